@@ -650,27 +650,56 @@ func TestMuteAlone(t *testing.T) {
 	})
 }
 
-// TestMuteAlternative: the only endpoint has a name with two addresses, and the server at the first answers nothing.
-// The connection is left for the other.
-func TestMuteAlternative(t *testing.T) {
-	for _, other := range []bool{true, false} {
-		synctest.Test(t, func(t *testing.T) {
-			d := newCityDialer()
-			d.mute["a"] = true
-			p, o := cityAt(t, d, Options{Connections: 1, Endpoints: []string{"a"}, Alternative: func(string) bool { return other }}, false)
-			time.Sleep(o.DialTimeout - time.Second)
-			if n := d.count("a"); n != 1 {
-				t.Errorf("%d attempts before Options.DialTimeout", n)
+// A namesDialer dials an endpoint of several addresses, of which all but the one number well are mute. It
+// tries them in turn.
+type namesDialer struct {
+	fakeDialer
+	well, of, next int
+}
+
+func (d *namesDialer) Dial(ctx context.Context, endpoint string, affinity int, s *Seat) (Member, error) {
+	if d.of > 1 {
+		s.Others()
+	}
+	d.mu.Lock()
+	d.grant = 0
+	if d.next%d.of == d.well {
+		d.grant = 8
+	}
+	d.next++
+	d.mu.Unlock()
+	return d.fakeDialer.Dial(ctx, endpoint, affinity, s)
+}
+
+// TestMuteOthers: a connection to the only endpoint, which answers nothing, is left if the endpoint has another
+// address, also by a pool that keeps to its endpoint. One to an endpoint of one address stays, although there
+// were more before.
+func TestMuteOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, keep := range []bool{false, true} {
+			d := &namesDialer{of: 3, well: 2}
+			p := startPool(t, Options{Connections: 1, KeepEndpoint: keep}, d, &owner{})
+			o := p.options()
+			time.Sleep(2*o.DialTimeout + time.Second)
+			e := submit(t, p, &Flow{}, 100, 0)
+			if n := len(d.all()); n != 3 || e.Seat() == nil {
+				t.Fatalf("after %d connections a Call waits: %v", n, e.Seat() == nil)
+			}
+			time.Sleep(10 * o.DialTimeout)
+			if n := len(d.all()); n != 3 {
+				t.Errorf("%d connections; the one that works was left", n)
 			}
 			d.mu.Lock()
-			d.mute["a"] = false // the next attempt reaches the other address
+			d.of, d.well = 1, -1
 			d.mu.Unlock()
-			time.Sleep(5 * time.Second)
-			if st := p.Stats(); (st.Granted > 0) != other || (d.count("a") > 1) != other {
-				t.Errorf("another address: %v; %d attempts, and %d credits", other, d.count("a"), st.Granted)
+			d.all()[2].end(io.EOF)
+			time.Sleep(10 * o.DialTimeout)
+			if n := len(d.all()); n != 4 {
+				t.Errorf("%d connections; want one more, to the only address that is left", n)
 			}
-		})
-	}
+			p.Close()
+		}
+	})
 }
 
 // TestReturnIsSlow: while an attempt to return to a better endpoint takes its time, the seat notices at once

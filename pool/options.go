@@ -70,12 +70,6 @@ type Options struct {
 	// Connected is called for every connection that came up. It may be nil.
 	Connected func(endpoint string)
 
-	// Alternative reports whether another attempt to connect to endpoint may reach another server, or
-	// the same in another way: the endpoint's name has several addresses. A connection on which the server
-	// does not answer is then left, as if there were another endpoint. It is called with locks held, and
-	// may be nil.
-	Alternative func(endpoint string) bool
-
 	// Improve returns the time after which a connected seat tries to get a better connection to
 	// the same endpoint; 0 means never. It is called after each connection and each such
 	// attempt, on the goroutine that calls Dial. It may be nil.
@@ -110,11 +104,6 @@ func (o *Options) validate() error {
 
 // returns reports whether seats go back to the endpoints that they prefer.
 func (o *Options) returns() bool { return len(o.Endpoints) > 1 && !o.KeepEndpoint }
-
-// alternative reports whether there is anything else to try than endpoint as it was reached last.
-func (o *Options) alternative(endpoint string) bool {
-	return len(o.Endpoints) > 1 || o.Alternative != nil && o.Alternative(endpoint)
-}
 
 // isLocal reports whether err says nothing about an endpoint.
 func (o *Options) isLocal(err error) bool { return o.Local != nil && o.Local(err) }

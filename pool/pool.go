@@ -193,13 +193,6 @@ func (p *Pool) Close() {
 	p.metrics.leave(p, starved)
 }
 
-// Granted reports whether the pool has a connection on which the server has granted a credit.
-func (p *Pool) Granted() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.credits > 0
-}
-
 // Closed reports whether Close was called.
 func (p *Pool) Closed() bool {
 	p.mu.Lock()

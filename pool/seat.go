@@ -36,6 +36,7 @@ type Seat struct {
 	// Owned by the seat's goroutine.
 	last      string // endpoint of the last connection
 	improving bool   // the seat dials a better connection than the current one
+	others    bool   // Others: the endpoint has other addresses
 }
 
 // newSeat returns a seat that is awake and has no goroutine. The caller holds p.mu.
@@ -47,6 +48,11 @@ func (p *Pool) newSeat(i int) *Seat {
 // Options.Improve. If Dial cannot make a better connection, it returns an error, which does not
 // count as a failure of the endpoint.
 func (s *Seat) Improving() bool { return s.improving }
+
+// Others tells the pool that the endpoint which Dial connects to has other addresses, one of which the
+// next Dial will try if the server does not answer at this one. The pool then leaves a connection on which
+// the server does not answer, as it does if there are other endpoints. Dial calls it.
+func (s *Seat) Others() { s.others = true }
 
 // Index returns the number of the seat in its pool.
 func (s *Seat) Index() int { return s.index }

@@ -85,6 +85,7 @@ func (s *Seat) dial(ctx context.Context, a attempt) (d dialled, err error) {
 		timeout *= AloneTimes
 	}
 	dctx, cancel := context.WithTimeout(ctx, timeout)
+	s.others = false
 	d.m, err = p.dialer.Dial(dctx, a.addr, s.affinity, s)
 	cancel()
 	o.Dials.Release()

@@ -108,8 +108,8 @@ const (
 
 // waitEnd waits until the seat's connection to endpoint has ended, and returns why. granted is closed
 // when the server has granted a credit, and nil if it has; served reports whether it has.
-// While it waits it tries for a better connection. If there is something else to try, it leaves a connection
-// whose server has not answered for as long as an attempt to connect may take.
+// While it waits it tries for a better connection. If there are other endpoints, or other addresses of
+// this one, it leaves one whose server has not answered for as long as an attempt to connect may take.
 func (s *Seat) waitEnd(ctx context.Context, endpoint string, granted <-chan struct{}) (served bool, err error) {
 	p := s.pool
 	o := p.options()
@@ -177,13 +177,13 @@ func (s *Seat) waitEnd(ctx context.Context, endpoint string, granted <-chan stru
 	return served, err
 }
 
-// leaveMute closes the seat's connection if its server has not granted a credit and there is something else to
-// try. A credit that comes now has no effect.
+// leaveMute closes the seat's connection if its server has not granted a credit and there is another
+// endpoint or address. A credit that comes now has no effect.
 func (s *Seat) leaveMute() {
 	p := s.pool
 	p.mu.Lock()
 	var m Member
-	if s.granted != nil && !s.retired && p.opts.alternative(s.endpoint) {
+	if s.granted != nil && !s.retired && (len(p.opts.Endpoints) > 1 || s.others) {
 		m = s.open
 		s.clearMember()
 	}

@@ -1,7 +1,6 @@
 package proxy
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"net"
@@ -18,117 +17,122 @@ import (
 // leastDial is the least time that one of several addresses gets to answer.
 const leastDial = 2 * time.Second
 
-// addresses remember which address of each name worked last. A server knows its clients, and the
+// lookUp finds the addresses of a name. Tests change it.
+var lookUp = net.DefaultResolver.LookupNetIP
+
+// addresses remember which address of each name worked last, which means that the server there answered:
+// some accept connections and answer nothing, or end them. A server knows its clients, and the
 // bridge among them, by their addresses: if a name has an IPv4 and an IPv6 address and a reconnect
-// took the other one, the server's duplicate request cache would not know a repeated Call. An address has
-// worked when the server there has answered: some accept connections and answer nothing. It is
+// took the other one, the server's duplicate request cache would not know a repeated Call. It is
 // safe for concurrent use.
 type addresses struct {
-	mu sync.Mutex // a leaf
-	of map[string]*nameAddresses
+	mu    sync.Mutex             // a leaf
+	names map[string]*addressUse // by endpoint: servers on several ports of a host are several
 }
 
-// nameAddresses are what addresses remember of one name.
-type nameAddresses struct {
-	worked  netip.Addr
-	missed  []netip.Addr // of those that the name had last: where the last connection got no answer, longest ago first
-	several bool         // the name had several
+// An addressUse is what is known of the addresses of one name. It is guarded by addresses.mu.
+type addressUse struct {
+	worked netip.Addr   // the server there answered last
+	at     time.Time    // when it answered
+	mute   []netip.Addr // the last connection to these has ended without an answer; the oldest first
 }
 
-// An address is one address of a name. The zero address is that of an endpoint without a name.
-type address struct {
-	name string
-	addr netip.Addr
-}
-
-// name returns what is known of a name. mu is held.
-func (l *addresses) name(host string) *nameAddresses {
-	n := l.of[host]
+// of returns what is known of the addresses of endpoint. l.mu is held.
+func (l *addresses) of(endpoint string) *addressUse {
+	if l.names == nil {
+		l.names = make(map[string]*addressUse)
+	}
+	n := l.names[endpoint]
 	if n == nil {
-		if l.of == nil {
-			l.of = make(map[string]*nameAddresses)
-		}
-		n = &nameAddresses{}
-		l.of[host] = n
+		n = new(addressUse)
+		l.names[endpoint] = n
 	}
 	return n
 }
 
-// order returns addrs in the order in which they are tried: the one that worked last, then the others in the
-// resolver's order, which is that of RFC 6724, and last those where the server has not answered.
-func (l *addresses) order(host string, addrs []netip.Addr) []netip.Addr {
+// order sorts addrs, which are those of endpoint now, in the order in which they are tried: the one that
+// worked last, then the others in the resolver's order, which is that of RFC 6724, and then those that
+// did not answer.
+func (l *addresses) order(endpoint string, addrs []netip.Addr) []netip.Addr {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n := l.name(host)
-	n.several = len(addrs) > 1
-	n.missed = slices.DeleteFunc(n.missed, func(a netip.Addr) bool { return !slices.Contains(addrs, a) })
+	n := l.of(endpoint)
+	n.mute = slices.DeleteFunc(n.mute, func(a netip.Addr) bool { return !slices.Contains(addrs, a) })
 	rank := func(a netip.Addr) int {
-		if i := slices.Index(n.missed, a); i >= 0 {
-			return 1 + i
+		if i := slices.Index(n.mute, a); i >= 0 {
+			return 2 + i
 		}
 		if a == n.worked {
-			return -1
+			return 0
 		}
-		return 0
+		return 1
 	}
-	slices.SortStableFunc(addrs, func(a, b netip.Addr) int { return cmp.Compare(rank(a), rank(b)) })
+	slices.SortStableFunc(addrs, func(a, b netip.Addr) int { return rank(a) - rank(b) })
 	return addrs
 }
 
-// answered notes that the server at a has answered.
-func (l *addresses) answered(a address) {
-	if a.name == "" {
+// An addressTrial is a connection to one address of a name, whose server has yet to show that it answers.
+// Its methods do nothing if it is nil: the endpoint is an address itself.
+type addressTrial struct {
+	l        *addresses // constant, as the rest
+	endpoint string
+	addr     netip.Addr
+	began    time.Time
+}
+
+// answered notes that the server has answered.
+func (t *addressTrial) answered() {
+	if t == nil {
 		return
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	n := l.name(a.name)
-	n.worked = a.addr
-	n.missed = slices.DeleteFunc(n.missed, func(m netip.Addr) bool { return m == a.addr })
+	t.l.mu.Lock()
+	defer t.l.mu.Unlock()
+	n := t.l.of(t.endpoint)
+	n.worked, n.at = t.addr, time.Now()
+	n.mute = slices.DeleteFunc(n.mute, t.is)
 }
 
-// missed notes that a connection to a has ended before the server had answered.
-func (l *addresses) missed(a address) {
-	if a.name == "" {
+// ended notes that the connection has ended with err and the server has not answered. That counts against
+// the address, unless the bridge did not want the connection any more, or the server has answered on
+// another one meanwhile.
+func (t *addressTrial) ended(err error) {
+	if t == nil || err == nil || errors.Is(err, pool.ErrClosed) || isLocal(err) {
 		return
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	n := l.name(a.name)
-	n.missed = append(slices.DeleteFunc(n.missed, func(m netip.Addr) bool { return m == a.addr }), a.addr)
-}
-
-// several reports whether the name of endpoint had several addresses when it was dialled last.
-func (l *addresses) several(endpoint string) bool {
-	host, _, err := net.SplitHostPort(endpoint)
-	if err != nil {
-		return false
+	t.l.mu.Lock()
+	defer t.l.mu.Unlock()
+	n := t.l.of(t.endpoint)
+	if t.is(n.worked) && n.at.After(t.began) {
+		return
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	n := l.of[host]
-	return n != nil && n.several
+	n.mute = append(slices.DeleteFunc(n.mute, t.is), t.addr)
 }
 
-// dialEach calls dial with one address of endpoint after the other until one connects. It passes
-// an endpoint that is no host:port on as it is. Who has the connection calls answered or missed.
-func (l *addresses) dialEach(ctx context.Context, endpoint string, dial func(ctx context.Context, addr string, at address) (pool.Member, error)) (pool.Member, error) {
+func (t *addressTrial) is(a netip.Addr) bool { return a == t.addr }
+
+// dialEach calls dial for seat s with one address of endpoint after the other until one connects. It passes
+// an endpoint that is no host:port on as it is. dial has the connection tell the addressTrial, which may
+// be nil, whether the server answers.
+func (l *addresses) dialEach(ctx context.Context, endpoint string, s *pool.Seat, dial func(ctx context.Context, addr string, t *addressTrial) (pool.Member, error)) (pool.Member, error) {
 	host, port, err := net.SplitHostPort(endpoint)
 	if err != nil {
-		return dial(ctx, endpoint, address{})
+		return dial(ctx, endpoint, nil)
 	}
 	if _, err := netip.ParseAddr(host); err == nil {
-		return dial(ctx, endpoint, address{})
+		return dial(ctx, endpoint, nil)
 	}
-	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+	addrs, err := lookUp(ctx, "ip", host)
 	if err != nil {
 		return nil, err
 	}
 	for i := range addrs {
 		addrs[i] = addrs[i].Unmap()
 	}
-	return tryAll(ctx, l.order(host, addrs), func(ctx context.Context, a netip.Addr) (pool.Member, error) {
-		return dial(ctx, net.JoinHostPort(a.String(), port), address{host, a})
+	if len(addrs) > 1 {
+		s.Others()
+	}
+	return tryAll(ctx, l.order(endpoint, addrs), func(ctx context.Context, a netip.Addr) (pool.Member, error) {
+		return dial(ctx, net.JoinHostPort(a.String(), port), &addressTrial{l, endpoint, a, time.Now()})
 	})
 }
 

@@ -20,6 +20,8 @@ type connOwner interface {
 	// has answered later Calls. late is how many such Calls the connection has, c included, and grant
 	// how many Calls it may have in all.
 	keeps(c *call, late, grant int) bool
+	// answered is called when the server has answered for the first time, and may not be called at all.
+	answered()
 	// ended is called when the connection has ended with err.
 	ended(err error)
 	// receives is how many Receives are posted on the connection while it is idle, and how many of its

@@ -26,7 +26,7 @@ import (
 // connection stays where it is as long as that endpoint is well.
 //
 // Every attempt to connect to a name looks the name up and tries all its addresses, beginning
-// with the one that worked last. A connection to one of several addresses where the server does not answer is left.
+// with the one that worked last. One whose server accepted the connection and did not answer comes last.
 
 // partitioned reports whether each client belongs to one endpoint.
 func (o *UpstreamOptions) partitioned() bool { return !o.Failover && len(o.Endpoints) > 1 }

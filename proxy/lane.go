@@ -18,8 +18,9 @@ import (
 // longer call. So the Calls of a client cannot take any connection. But one connection can carry
 // many clients, because each Call names its session: RFC 8881 Section 2.10.3.1. A lane is one
 // pooled connection for such clients. A client connection is assigned to a lane at its first
-// NFSv4.1 Call and stays there until it ends. It goes to the lane with the fewest clients of its host,
-// and of several such lanes to the one with the fewest clients.
+// NFSv4.1 Call and stays there until it ends. It goes to a lane that does not wait for the server to
+// answer, of these to the one with the fewest clients of its host, and of several such lanes to the one
+// with the fewest clients.
 //
 // A lane is a pool with one seat, so that dialling, credits and the fair queue are the same as in
 // every pool: hosts divide the credits of a lane as they divide those of the shared connections.
@@ -51,6 +52,10 @@ const (
 	// BIND_CONN_TO_SESSION that the server would refuse (nfs.BindForeOrBoth), and signed ones it cannot
 	// change. 16 is the most that nconnect allows a Linux client.
 	signedLanes = 16
+	// answersSoon is how long a server usually takes at most to answer on a new connection. Until then
+	// clients are assigned to the lane as to any other. If they all went to the lanes that have answered
+	// earlier by some milliseconds, these would have most clients for as long as the clients are there.
+	answersSoon = 500 * time.Millisecond
 )
 
 // A lane is a place for one connection that many clients share.
@@ -66,7 +71,7 @@ type lane struct {
 	clients map[*laneClient]struct{} // assigned to the lane
 	hosts   map[*host]int            // how many of them each host has
 	started bool
-	failing bool  // the latest connection has failed or could not be made, and the pool makes another
+	failing bool  // a connection has failed or could not be made, and the server has answered on none since
 	leaving bool  // a reload has taken the lane away
 	lateAt  int64 // when another connection replaced one because of late Calls; 0 for never
 }
@@ -163,25 +168,40 @@ func (l *lane) Dial(ctx context.Context, endpoint string, affinity int, s *pool.
 	m, err := l.u.dial(ctx, endpoint, affinity, s, c)
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	l.failing = err != nil || c.over
-	if err != nil {
-		if slices.ContainsFunc(ls.all, l.mayReplace) { // the clients that wait here can have another lane
-			l.part(partNow, func(r *laneClient) bool { return r.bound.Load() == nil })
-		}
-		return nil, err
+	if err != nil || c.over {
+		l.failing = true
+		l.partWaiting()
+		return m, err
 	}
-	if !c.over {
-		l.conn, c.member, c.made = c, m.(lateMember), time.Now()
-		l.u.needShared()
-		if len(l.clients) == 0 {
-			l.pool.Need(0) // it was needed while the lane was failing
-		}
+	l.conn, c.member, c.since = c, m.(lateMember), l.u.p.engine.Now()
+	if c.hasAnswered {
+		c.works()
+	} else {
+		c.mute = time.AfterFunc(l.u.settings().ConnectTimeout, c.isMute)
 	}
 	return m, nil
 }
 
-// mayReplace reports whether the clients of l could be on o, which has a connection on which the server answers.
+// partWaiting has the clients closed that wait for a connection of the lane, if they can have another
+// lane. lanes.mu is held.
+func (l *lane) partWaiting() {
+	if slices.ContainsFunc(l.u.lanes.all, l.mayReplace) {
+		l.part(partNow, func(r *laneClient) bool { return r.bound.Load() == nil })
+	}
+}
+
+// mayReplace reports whether the clients of l could be on o, on whose connection the server answers.
 // lanes.mu is held.
 func (l *lane) mayReplace(o *lane) bool {
-	return o.conn != nil && o.conn.serves() && o.pool.Granted() && (o.endpoint == l.endpoint || !l.u.settings().partitioned())
+	return o.works() && (o.endpoint == l.endpoint || !l.u.settings().partitioned())
+}
+
+// works reports whether the lane has a connection on which the server answers. lanes.mu is held.
+func (l *lane) works() bool { return l.conn != nil && l.conn.serves() && l.conn.hasAnswered }
+
+// waits reports whether the lane is failing, or has a connection on which the server has not answered soon.
+// A lane that needed no connection so far does not wait. lanes.mu is held.
+func (l *lane) waits() bool {
+	c := l.conn
+	return l.failing || c != nil && c.serves() && !c.hasAnswered && l.u.p.engine.Now()-c.since > int64(answersSoon)
 }

@@ -29,10 +29,12 @@ type laneConn struct {
 	loop  *eventLoop // on which the connection lives
 	calls laneCalls  // the loop's
 
-	made     time.Time  // when Dial had returned; guarded by lanes.mu, as the next three
-	member   lateMember // what sends the Calls; nil before Dial has returned
-	replaced bool       // another connection carries the lane's next Calls
-	over     bool       // the connection has ended
+	member      lateMember  // what sends the Calls; nil before Dial has returned; guarded by lanes.mu, as the rest
+	since       int64       // when Dial returned, on the clock of the loops
+	hasAnswered bool        // the server has granted a credit
+	mute        *time.Timer // calls isMute; nil before Dial has returned, and if the server answered earlier
+	replaced    bool        // another connection carries the lane's next Calls
+	over        bool        // the connection has ended
 }
 
 // serves reports whether the connection carries Calls. lanes.mu is held.
@@ -56,17 +58,63 @@ func (c *laneConn) carries(v *call) bool {
 // callsBack reports whether the server calls session id back on the connection.
 func (c *laneConn) callsBack(id nfs.SessionID) bool { return c.lane.u.table.calledOn(id, c) }
 
-// ended is part of connOwner. The Calls that the connection carried have no other: call.failed.
-func (c *laneConn) ended(err error) {
+// answered is part of connOwner.
+func (c *laneConn) answered() {
 	ls := &c.lane.u.lanes
 	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	c.hasAnswered = true
+	if c.mute != nil {
+		c.mute.Stop()
+	}
+	if c.lane.conn == c { // or Dial calls works
+		c.works()
+	}
+}
+
+// works notes that the server answers on c, the lane's connection. lanes.mu is held.
+func (c *laneConn) works() {
+	l := c.lane
+	l.failing = false
+	l.u.needShared()
+	if len(l.clients) == 0 {
+		l.pool.Need(0) // it was needed while the lane was failing
+	}
+}
+
+// isMute has the clients that wait for the server to answer on c closed if they can have another lane. It
+// runs when the server has not answered for as long as an attempt to connect may take, and again after as
+// long, because another lane may work then.
+func (c *laneConn) isMute() {
+	ls := &c.lane.u.lanes
+	ls.mu.Lock()
+	defer ls.mu.Unlock()
+	if c.serves() && !c.hasAnswered {
+		c.lane.partWaiting()
+		c.lane.u.needShared()
+		c.mute.Reset(c.lane.u.settings().ConnectTimeout)
+	}
+}
+
+// ended is part of connOwner. The Calls that the connection carried have no other: call.failed.
+func (c *laneConn) ended(err error) {
+	l := c.lane
+	ls := &l.u.lanes
+	ls.mu.Lock()
 	c.over = true
-	if c.lane.conn == c {
-		// The pool makes another connection only if clients need it.
-		c.lane.failing = len(c.lane.clients) > 0 && !errors.Is(err, pool.ErrClosed)
+	if c.mute != nil {
+		c.mute.Stop()
+	}
+	if l.conn == c {
+		// The pool makes another connection only if clients need it, or have needed it since the lane
+		// began to fail.
+		l.failing = (l.failing || len(l.clients) > 0) && !errors.Is(err, pool.ErrClosed)
+		if l.failing && !c.hasAnswered {
+			l.partWaiting()
+		}
 	}
 	c.part(partNow)
-	c.lane.u.needShared()
+	l.u.needShared()
 	ls.mu.Unlock()
 	c.calls.end()
 }

@@ -3,7 +3,6 @@ package proxy
 import (
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/rdmabridge/rdmabridge/pool"
 )
@@ -164,37 +163,13 @@ func (u *upstream) assign(r *laneClient, conn *laneConn, signed bool) error {
 	return nil
 }
 
-// A promise says how likely a lane is to serve a new client soon.
-type promise int
-
-const (
-	failing promise = iota // the latest connection has failed
-	silent                 // the server has not answered on the connection, and perhaps never does
-	serving                // it has answered, or there is no connection yet, or it was made just now
-)
-
-// justNow is how long a lane's connection is expected to get its first credit. Before that, clients are divided
-// among the lanes as if it had one.
-const justNow = time.Second
-
-// promises returns the promise of l. lanes.mu is held.
-func (l *lane) promises() promise {
-	switch {
-	case l.failing:
-		return failing
-	case l.conn != nil && l.conn.serves() && time.Since(l.conn.made) > justNow && !l.pool.Granted():
-		return silent
-	}
-	return serving
-}
-
-// betterThan reports whether l is better than o for f: a better promise, fewer clients of
-// the same host, fewer clients, the client's own loop. A client that has several connections, such as
-// Linux with nconnect, has them on different lanes, as far as there are enough: for the server they
-// are different connections then, too. lanes.mu is held.
+// betterThan reports whether l is better than o for f: it does not wait for the server to answer, it has
+// fewer clients of the same host, fewer clients, the client's own loop. A client that has several
+// connections, such as Linux with nconnect, has them on different lanes, as far as there are enough: for
+// the server they are different connections then, too. lanes.mu is held.
 func (l *lane) betterThan(o *lane, f *front) bool {
-	if a, b := l.promises(), o.promises(); a != b {
-		return a > b
+	if a, b := l.waits(), o.waits(); a != b {
+		return b
 	}
 	if a, b := l.hosts[f.ledger.host], o.hosts[f.ledger.host]; a != b {
 		return a < b
@@ -216,7 +191,7 @@ func (l *lane) betterThan(o *lane, f *front) bool {
 	return near && !otherNear
 }
 
-// needShared has the upstream keep one shared connection while no lane has one: the next Call may
+// needShared has the upstream keep one shared connection while no lane has one that works: the next Call may
 // need it, and it shows that the server is there. lanes.mu is held.
 func (u *upstream) needShared() {
 	if u.lanes.closed {
@@ -225,7 +200,7 @@ func (u *upstream) needShared() {
 	for i, p := range u.pools {
 		n := 1
 		for _, l := range u.lanes.all {
-			if l.conn != nil && l.conn.serves() && (len(u.pools) == 1 || l.endpoint == i) {
+			if l.works() && (len(u.pools) == 1 || l.endpoint == i) {
 				n = 0
 				break
 			}

@@ -184,8 +184,6 @@ func (p *pin) poolOptions(o *UpstreamOptions) pool.Options {
 		Local:     isLocal,
 		Dials:     p.u.endpoints.share,
 		Metrics:   p.u.poolMetrics,
-
-		Alternative: p.u.addresses.several,
 	}
 	if o.partitioned() {
 		n := p.first % len(o.Endpoints)
@@ -245,6 +243,9 @@ func (p *pin) Dial(ctx context.Context, endpoint string, affinity int, s *pool.S
 
 // carries is part of connOwner. Only the client has the pool of the pin.
 func (p *pin) carries(*call) bool { return true }
+
+// answered is part of connOwner.
+func (p *pin) answered() {}
 
 // ended is part of connOwner. The pool makes another connection.
 func (p *pin) ended(error) {}

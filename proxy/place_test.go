@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"errors"
+	"io"
 	"net/netip"
 	"os"
 	"slices"
@@ -91,58 +92,55 @@ func TestTryAll(t *testing.T) {
 	})
 }
 
-// TestAddressThatWorked: the address of a name that worked last is tried first, as long as the
-// name has it; the others keep the resolver's order.
+// TestAddressThatWorked: the address of a name whose server answered last is tried first, as long as the
+// name has it, and those whose servers accepted a connection and did not answer are tried last. The others
+// keep the resolver's order.
 func TestAddressThatWorked(t *testing.T) {
-	var l addresses
 	six, four, other := netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
-	for _, x := range []struct {
-		worked       netip.Addr
-		names, order []netip.Addr
-	}{
-		{netip.Addr{}, []netip.Addr{six, four, other}, []netip.Addr{six, four, other}},
-		{four, []netip.Addr{six, four, other}, []netip.Addr{four, six, other}},
-		{four, []netip.Addr{other, six, four}, []netip.Addr{four, other, six}},
-		{four, []netip.Addr{six, other}, []netip.Addr{six, other}},
-		{six, []netip.Addr{six, four}, []netip.Addr{six, four}},
-	} {
-		if x.worked.IsValid() {
-			l.answered(address{"storage", x.worked})
+	all := []netip.Addr{six, four, other}
+	synctest.Test(t, func(t *testing.T) {
+		var l addresses
+		try := func(a netip.Addr) *addressTrial {
+			time.Sleep(time.Second)
+			return &addressTrial{l: &l, endpoint: "storage:2049", addr: a, began: time.Now()}
 		}
-		if got := l.order("storage", slices.Clone(x.names)); !slices.Equal(got, x.order) {
-			t.Errorf("%v worked: %v is tried as %v, want %v", x.worked, x.names, got, x.order)
+		answers := func(a netip.Addr) func() { return func() { try(a).answered() } }
+		ends := func(a netip.Addr, err error) func() { return func() { try(a).ended(err) } }
+		for _, x := range []struct {
+			why          string
+			before       func()
+			names, order []netip.Addr
+		}{
+			{"nothing is known", func() {}, all, []netip.Addr{six, four, other}},
+			{"four has answered", answers(four), all, []netip.Addr{four, six, other}},
+			{"the name's addresses change their order", func() {}, []netip.Addr{other, six, four}, []netip.Addr{four, other, six}},
+			{"the name has it no more", func() {}, []netip.Addr{six, other}, []netip.Addr{six, other}},
+			{"six has answered", answers(six), []netip.Addr{six, four}, []netip.Addr{six, four}},
+			{"the bridge has closed the connection", ends(six, pool.ErrClosed), all, []netip.Addr{six, four, other}},
+			{"it has closed it in order", ends(six, nil), all, []netip.Addr{six, four, other}},
+			{"it had no memory for it", ends(six, syscall.ENOMEM), all, []netip.Addr{six, four, other}},
+			{"six has answered on a later connection", func() {
+				first := try(six)
+				try(six).answered()
+				first.ended(io.EOF)
+			}, all, []netip.Addr{six, four, other}},
+			{"six did not answer", ends(six, io.EOF), all, []netip.Addr{four, other, six}},
+			{"four did not answer either", ends(four, io.EOF), all, []netip.Addr{other, six, four}},
+			{"nor six, again", ends(six, io.EOF), all, []netip.Addr{other, four, six}},
+			{"no address answers", ends(other, io.EOF), all, []netip.Addr{four, six, other}},
+			{"six answers", answers(six), all, []netip.Addr{six, four, other}},
+			{"other answers", answers(other), all, []netip.Addr{other, six, four}},
+			{"the name has lost four for a while", func() { l.order("storage:2049", []netip.Addr{six}) }, all, []netip.Addr{other, six, four}},
+		} {
+			x.before()
+			if got := l.order("storage:2049", slices.Clone(x.names)); !slices.Equal(got, x.order) {
+				t.Errorf("%s: %v is tried as %v, want %v", x.why, x.names, got, x.order)
+			}
+			if got := l.order("storage:2050", slices.Clone(all)); !slices.Equal(got, all) {
+				t.Errorf("%s: on another port %v", x.why, got)
+			}
 		}
-	}
-}
-
-// TestAddressWithoutAnswer: addresses where the server has not answered are tried after the others, until it does.
-func TestAddressWithoutAnswer(t *testing.T) {
-	var l addresses
-	six, four, other := netip.MustParseAddr("2001:db8::1"), netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")
-	want := func(why string, order ...netip.Addr) {
-		t.Helper()
-		if got := l.order("storage", []netip.Addr{six, four, other}); !slices.Equal(got, order) {
-			t.Errorf("%s: tried as %v, want %v", why, got, order)
-		}
-	}
-	at := func(a netip.Addr) address { return address{"storage", a} }
-	want("at first", six, four, other)
-	l.missed(at(six))
-	want("the first does not answer", four, other, six)
-	l.answered(at(four))
-	l.missed(at(other))
-	want("another does not answer", four, six, other)
-	l.missed(at(four))
-	want("the one that worked does not answer", six, other, four)
-	l.answered(at(other))
-	want("another answers", other, six, four)
-	l.missed(address{})
-	if !l.several("storage:2049") || l.several("192.0.2.1:2049") || l.several("elsewhere:2049") {
-		t.Error("the name with three addresses is not the only one with several")
-	}
-	if l.order("storage", []netip.Addr{six}); l.several("storage:2049") {
-		t.Error("a name that has one address is said to have several")
-	}
+	})
 }
 
 const placeOfThree = 1

@@ -58,11 +58,13 @@ type probed interface {
 // A probe watches one connection, with NULL Calls when it is silent. It belongs to the
 // connection's loop.
 type probe struct {
-	u    *upstream // constant, as the next four
+	u    *upstream // constant, as the next three
 	m    probed
 	seat *pool.Seat
 	loop *eventLoop
-	at   address // of the server
+
+	owner connOwner     // of the connection; nil for a shared one; constant
+	trial *addressTrial // nil once the server has answered, and for an endpoint that is no name
 
 	entry   pool.Entry // the NULL Call's credit
 	call    rdmaside.Call
@@ -70,7 +72,6 @@ type probe struct {
 	sentAt  time.Time
 	out     bool        // a NULL Call is outstanding
 	over    bool        // the connection has ended
-	served  bool        // the server has answered
 	stalled atomic.Bool // the connection is counted as stalled; changed on the loop
 	priming bool        // the NULL Call primes the connection, and has no credit of the pool
 	dozing  bool        // no Call was outstanding at the last look, and the next look may be far off: see busy
@@ -115,9 +116,7 @@ const lookWhileOff = time.Minute
 // end ends the watch: the connection has ended with err.
 func (p *probe) end(err error) {
 	p.over = true
-	if !p.served && err != nil && !errors.Is(err, pool.ErrClosed) {
-		p.u.addresses.missed(p.at)
-	}
+	p.trial.ended(err)
 	p.stall(false)
 	if p.timer != nil {
 		p.timer.Stop()
@@ -260,15 +259,20 @@ func (p *probe) prime() {
 // primeAgain is how long prime waits for memory.
 const primeAgain = 50 * time.Millisecond
 
-// primed gives the pool the connection's credits, unless the connection has ended: then the server has not
-// shown that it answers.
+// primed gives the pool the connection's credits, unless the connection has ended or is about to: then the
+// server has not shown that it answers.
 func (p *probe) primed() {
 	p.priming = false
-	if !p.over {
-		p.served = true
-		p.u.addresses.answered(p.at)
-		p.seat.Granted(p.m.credits(), p.loop.index)
+	n := p.m.credits()
+	if p.over || n == 0 {
+		return
 	}
+	p.trial.answered()
+	p.trial = nil
+	if p.owner != nil {
+		p.owner.answered()
+	}
+	p.seat.Granted(n, p.loop.index)
 }
 
 // prepare makes the NULL Call.

@@ -239,8 +239,6 @@ func (u *upstream) poolOptions(o *UpstreamOptions, i int) pool.Options {
 		Local:     isLocal,
 		Dials:     u.endpoints.share,
 		Metrics:   u.poolMetrics,
-
-		Alternative: u.addresses.several,
 	}
 	if !u.isRDMA {
 		po.Improve = u.source.astray
@@ -291,11 +289,11 @@ func (u *upstream) Dial(ctx context.Context, endpoint string, affinity int, s *p
 // dial makes a connection, for owner unless that is nil.
 func (u *upstream) dial(ctx context.Context, endpoint string, affinity int, s *pool.Seat, owner connOwner) (pool.Member, error) {
 	l := u.p.loops[affinity]
-	return u.addresses.dialEach(ctx, endpoint, func(ctx context.Context, addr string, at address) (pool.Member, error) {
+	return u.addresses.dialEach(ctx, endpoint, s, func(ctx context.Context, addr string, t *addressTrial) (pool.Member, error) {
 		if u.isRDMA {
-			return dialRDMA(ctx, u, l, addr, at, s, owner)
+			return dialRDMA(ctx, u, l, addr, t, s, owner)
 		}
-		return dialTCP(ctx, u, l, endpoint, addr, at, s, owner)
+		return dialTCP(ctx, u, l, endpoint, addr, t, s, owner)
 	})
 }
 

@@ -23,11 +23,11 @@ type rdmaConn struct {
 	probe probe
 }
 
-// dialRDMA makes a connection, for owner unless that is nil.
-func dialRDMA(ctx context.Context, u *upstream, l *eventLoop, endpoint string, at address, s *pool.Seat, owner connOwner) (pool.Member, error) {
+// dialRDMA makes a connection to addr, for owner unless that is nil. t learns whether the server answers.
+func dialRDMA(ctx context.Context, u *upstream, l *eventLoop, addr string, t *addressTrial, s *pool.Seat, owner connOwner) (pool.Member, error) {
 	m := &rdmaConn{u: u, seat: s, loop: l, owner: owner}
 	uo := u.settings()
-	m.probe = probe{u: u, m: m, seat: s, loop: l, at: at}
+	m.probe = probe{u: u, m: m, seat: s, loop: l, owner: owner, trial: t}
 	o := rdmaside.RequesterOptions{
 		Memory: l.replies, Registry: u.p.registry,
 		Credits: uo.Credits, CallInline: uo.CallInline, ReplyInline: uo.ReplyInline,
@@ -38,7 +38,7 @@ func dialRDMA(ctx context.Context, u *upstream, l *eventLoop, endpoint string, a
 		o.Reverse = (*rdmaReverse)(m)
 		o.IdleReceives, o.ReverseReceives = owner.receives()
 	}
-	r, err := rdmaside.DialRequester(ctx, uo.Provider, l, endpoint, o, m)
+	r, err := rdmaside.DialRequester(ctx, uo.Provider, l, addr, o, m)
 	if err != nil {
 		return nil, err
 	}

@@ -61,10 +61,11 @@ const (
 	callTimeout    = 2 * time.Minute  // for 64 KiB of the Calls that are queued
 )
 
-// dialTCP makes a connection to addr, an address of endpoint, for owner unless that is nil.
-func dialTCP(ctx context.Context, u *upstream, l *eventLoop, endpoint, addr string, at address, s *pool.Seat, owner connOwner) (pool.Member, error) {
+// dialTCP makes a connection to addr, an address of endpoint, for owner unless that is nil. t learns
+// whether the server answers.
+func dialTCP(ctx context.Context, u *upstream, l *eventLoop, endpoint, addr string, t *addressTrial, s *pool.Seat, owner connOwner) (pool.Member, error) {
 	m := &tcpConn{u: u, opts: u.settings(), seat: s, loop: l, back: callbacks{owner: owner}, pending: make(map[uint32]*call), heard: time.Now()}
-	m.probe = probe{u: u, m: m, seat: s, loop: l, at: at}
+	m.probe = probe{u: u, m: m, seat: s, loop: l, owner: owner, trial: t}
 	s.Granted(0, pool.Elsewhere) // primed grants the credits
 	o := tcpframe.DialOptions{
 		Name: u.name, Reset: true,
