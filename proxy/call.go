@@ -321,7 +321,7 @@ func (c *call) releaseMemory(l *eventLoop) {
 	c.reply.lease, c.reply.parts = nil, nil
 }
 
-// reset empties c, for the next Call. The header stays what it was until the next is parsed: to empty it here would
+// reset empties c, for the next Call. The header stays what it was until then (front.newCall): to empty it here would
 // cost another cache line.
 func (c *call) reset() {
 	switch {

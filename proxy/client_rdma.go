@@ -176,6 +176,9 @@ func (s *rdmaClient) closeIfHoarding() {
 	}
 }
 
+// has is part of client.
+func (s *rdmaClient) has() bool { return true }
+
 // idle is part of client.
 func (s *rdmaClient) idle() bool {
 	return s.ledger.calls == 0 && s.waiting == nil && s.conn.Outstanding() == 0

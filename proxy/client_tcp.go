@@ -13,8 +13,9 @@ type tcpClient struct {
 	front
 	conn *tcpframe.Conn // constant after Opened
 
-	paused bool // the connection is not read from
-	strays int  // Replies that answer no reverse Call
+	paused bool  // the connection is not read from
+	copies int32 // Replies that the connection has copied and not written
+	strays int   // Replies that answer no reverse Call
 
 	securedAt time.Time // when the connection got TLS
 }
@@ -92,7 +93,7 @@ func (s *tcpClient) Busy() bool { return !s.idle() }
 // idle is part of client.
 func (s *tcpClient) idle() bool {
 	m := s.ledger.member
-	return s.ledger.calls == 0 && (m == nil || m.kept == nil)
+	return s.ledger.calls == 0 && s.copies == 0 && (m == nil || m.kept == nil)
 }
 
 // Closed is part of tcpframe.RecordHandler.
@@ -145,6 +146,7 @@ func (s *tcpClient) transmit(c *call) {
 	if s.lend(c) {
 		if s.hands(c) && s.conn.SendCopy(c.reply.parts) {
 			c.copied = true
+			s.copies++
 			s.settle(c)
 			return
 		}
@@ -162,6 +164,9 @@ func (s *tcpClient) hands(c *call) bool {
 	return c.result == resultReplied && !c.absorbed && s.listener.p.observer.Load() == nil && !s.loop.tapping()
 }
 
+// has is part of client.
+func (s *tcpClient) has() bool { return s.copies == 0 }
+
 // Copied is part of tcpframe.CopyHandler.
 func (s *tcpClient) Copied(records int, written bool) {
 	r := resultReplied
@@ -169,6 +174,8 @@ func (s *tcpClient) Copied(records int, written bool) {
 		r = resultGone
 	}
 	s.counts.results[r].Add(uint64(records))
+	s.copies -= int32(records)
+	s.closeIfIdle()
 }
 
 // settled is part of client. A Reply that was not written in full before the connection

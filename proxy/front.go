@@ -10,6 +10,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/crowd"
 	"github.com/rdmabridge/rdmabridge/internal/loop"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/tlsconf"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
@@ -61,8 +62,10 @@ type client interface {
 	fail(reason error)
 	// sending says what the client sends now.
 	sending() sending
-	// idle reports whether no Call of the client is under way.
+	// idle reports whether no Call of the client is under way, and it has its Replies.
 	idle() bool
+	// has reports whether the client has the Replies of all Calls that are settled: a copy may still wait.
+	has() bool
 	// hangUp ends the connection: in order when reason is errDraining, else at once.
 	hangUp(reason error)
 	// callBack sends the client the reverse Call m, a plain RPC Call that came on the
@@ -169,6 +172,7 @@ func (f *front) enrollSecured() {
 // newCall returns a call for a message that the client has just sent.
 func (f *front) newCall() *call {
 	c := f.loop.newCall()
+	c.h = oncrpc.Call{} // of the Call before: this one may end before it is parsed
 	c.owner.front = f
 	now := f.loop.Now()
 	c.times.began = f.readable(now)
@@ -300,7 +304,7 @@ func (f *front) settle(c *call) {
 }
 
 func (f *front) closeIfIdle() {
-	if f.draining && f.ledger.calls == 0 {
+	if f.draining && f.ledger.calls == 0 && f.client.has() {
 		f.client.hangUp(errDraining)
 	}
 }

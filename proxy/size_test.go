@@ -108,3 +108,16 @@ func TestWarmLines(t *testing.T) {
 		t.Errorf("rdma.Binding is in line %d, and the first part of the Reply in line %d", a, b)
 	}
 }
+
+// TestCopiesWait: a client for which copied Replies wait is not idle, and is not closed while it drains.
+func TestCopiesWait(t *testing.T) {
+	s := &tcpClient{front: front{draining: true}, copies: 1}
+	s.client = s
+	if s.idle() {
+		t.Error("the client counts as idle")
+	}
+	s.closeIfIdle() // would panic, since there is no connection
+	if s.copies = 0; !s.idle() {
+		t.Error("the client has its Replies, and does not count as idle")
+	}
+}
