@@ -125,7 +125,7 @@ var refusedReason = Label{Name: "reason", Help: "why", Values: []Value{
 var (
 	ListenerReceivedCalls = counter(Definition{
 		Name: "listener_received_calls_total", Labels: ofListener,
-		Help: "Calls read from clients. The difference to listener_calls_total is under way.",
+		Help: "Calls read from clients. The difference to listener_calls_total is under way, or its Reply waits until the kernel takes it.",
 		Like: "nfsiostat: ops/s is its rate; Envoy: downstream_rq_total",
 	})
 	ListenerCalls = counter(Definition{
