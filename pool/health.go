@@ -189,16 +189,16 @@ func (h *Health) pick(n int, keep bool, failed string) (attempt, <-chan struct{}
 				late = e
 			}
 		default:
-			return h.begin(e, now)
+			return h.begin(e, now, keep)
 		}
 	}
-	return h.begin(cmp.Or(again, late, first), now)
+	return h.begin(cmp.Or(again, late, first), now, keep)
 }
 
-// begin begins an attempt at e, as endpoint.begin does.
-func (h *Health) begin(e *endpoint, now time.Time) (attempt, <-chan struct{}) {
+// begin begins an attempt at e, as endpoint.begin does. A seat with keep has no other endpoint before this one has failed.
+func (h *Health) begin(e *endpoint, now time.Time, keep bool) (attempt, <-chan struct{}) {
 	a, busy := e.begin()
-	a.other = slices.ContainsFunc(h.list, func(o *endpoint) bool { return o != e && o.usable(now) && !o.isLate(now) })
+	a.other = !keep && slices.ContainsFunc(h.list, func(o *endpoint) bool { return o != e && o.usable(now) && !o.isLate(now) })
 	return a, busy
 }
 

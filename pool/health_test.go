@@ -354,6 +354,21 @@ func TestOneHangs(t *testing.T) {
 	}
 }
 
+// TestOneHangsForKeepers: a pool that keeps to its endpoint gives it as long as if there were no other.
+func TestOneHangsForKeepers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &hangDialer{newCityDialer(), map[string]bool{}}
+		p, o := cityAt(t, d, Options{Connections: 1, Endpoints: []string{"a", "b"}, KeepEndpoint: true}, false)
+		wantAt(t, p, "both work", "a")
+		d.hang["a"] = true
+		d.lose("a", errLost)
+		time.Sleep(2 * o.DialTimeout)
+		wantAt(t, p, "an attempt at a hangs")
+		time.Sleep(2 * o.DialTimeout)
+		wantAt(t, p, "the attempt has failed", "b")
+	})
+}
+
 // TestOneIsSlow: connections are spread over both endpoints although the first one at each takes half a
 // second, while the others wait for it.
 func TestOneIsSlow(t *testing.T) {
