@@ -11,7 +11,7 @@ const maxReplyParts = 4
 // it, so that it can restore the client's XID.
 type Reply struct {
 	n      int32
-	beside int32 // the length of the block of the Call's Message, if a part lies there
+	beside bool // a part lies in the block of the Call's Message
 	leases [2]*regmem.Lease
 	parts  [maxReplyParts][]byte // those from n on are nil
 }
@@ -22,12 +22,12 @@ func (r *Reply) Parts() [][]byte { return r.parts[:r.n] }
 
 // Beside reports whether a part lies in the block of the Call's Message, behind it: see Call.Spare. The owner
 // releases that block after the Reply.
-func (r *Reply) Beside() bool { return r.beside > 0 }
+func (r *Reply) Beside() bool { return r.beside }
 
-// Held returns how many octets of memory the Reply occupies until Release, with the block of Message if a
-// part lies there. This is at least the length of its parts, not counting padding.
+// Held returns how many octets of memory the Reply occupies until Release. This is at least the length of its
+// parts, not counting padding and what lies beside the Call, in memory that is the Call's.
 func (r *Reply) Held() int {
-	n := int(r.beside)
+	n := 0
 	for _, l := range r.leases {
 		if l != nil {
 			n += l.Cap()
@@ -61,7 +61,7 @@ func (r *Reply) empty() [2]*regmem.Lease {
 	for i := r.n - 1; i >= 0; i-- { // one, mostly, for which clear takes four times as long
 		r.parts[i] = nil
 	}
-	r.leases, r.n, r.beside = [2]*regmem.Lease{}, 0, 0
+	r.leases, r.n, r.beside = [2]*regmem.Lease{}, 0, false
 	return leases
 }
 

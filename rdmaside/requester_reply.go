@@ -102,9 +102,7 @@ func (r *Requester) rebuild(pc *pendingCall) error {
 		reply.add(base[s.Pos:])
 		reply.leases[1] = l
 	}
-	if pc.beside > 0 {
-		reply.beside = int32(cap(c.Message))
-	}
+	reply.beside = pc.beside > 0
 	reply.leases[0], pc.base = pc.base, nil
 	return nil
 }
