@@ -59,15 +59,21 @@ type attempt struct {
 // begin begins an attempt at e. If it has to wait for another one, begin returns a channel that
 // is closed at the end of that one.
 func (e *endpoint) begin() (attempt, <-chan struct{}) {
-	if e.up > 0 && e.until.IsZero() {
+	switch {
+	case e.works():
 		return attempt{addr: e.addr}, nil
-	}
-	if e.trial != nil {
+	case e.busy():
 		return attempt{}, e.trial
 	}
 	e.trial, e.began = make(chan struct{}), time.Now()
 	return attempt{addr: e.addr, alone: true}, nil
 }
+
+// works reports whether there are connections to e, and it is not ejected: attempts need not wait for each other.
+func (e *endpoint) works() bool { return e.up > 0 && e.until.IsZero() }
+
+// busy reports whether an attempt at e has to wait for another one.
+func (e *endpoint) busy() bool { return !e.works() && e.trial != nil }
 
 // end ends a.
 func (e *endpoint) end(a attempt) {
@@ -202,24 +208,40 @@ func (h *Health) begin(e *endpoint, now time.Time, keep bool) (attempt, <-chan s
 	return a, busy
 }
 
-// better returns a usable endpoint that a seat which prefers endpoint n prefers to the
-// one it is connected to. If there is one, the caller reports the outcome to succeeded,
-// failed or abandoned.
-func (h *Health) better(n int, connected string) (a attempt, ok bool) {
+// isBetter reports whether there is a usable endpoint that a seat which prefers endpoint n prefers to the one it
+// is connected to, and no other attempt has to end first.
+func (h *Health) isBetter(n int, connected string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	e := h.better(n, connected, time.Now())
+	return e != nil && !e.busy()
+}
+
+// pickBetter does what pick does, for a seat to which isBetter applies. It reports false if it applies no more.
+func (h *Health) pickBetter(n int, connected string) (a attempt, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := time.Now()
+	e := h.better(n, connected, now)
+	if e == nil {
+		return attempt{}, false
+	}
+	a, busy := h.begin(e, now, false)
+	return a, busy == nil
+}
+
+// better returns the endpoint of isBetter, or nil. h.mu is held.
+func (h *Health) better(n int, connected string, now time.Time) *endpoint {
 	for i := range h.list {
 		e := h.choice(n, i, false)
 		if e.addr == connected {
 			break
 		}
 		if e.usable(now) {
-			a, busy := e.begin()
-			return a, busy == nil
+			return e
 		}
 	}
-	return attempt{}, false
+	return nil
 }
 
 // preferred returns the endpoint that a seat which prefers endpoint n dials while all are usable.

@@ -268,6 +268,54 @@ func TestKeepEndpoint(t *testing.T) {
 	})
 }
 
+// TestReturnWaits: an attempt to return to an endpoint does not count as one before the limit of attempts admits it.
+func TestReturnWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := NewLimiter(1, 50)
+		d := newCityDialer()
+		d.down["a"] = true
+		p, o := cityAt(t, d, Options{Connections: 1, Endpoints: []string{"a", "b"}, Dials: l.Share()}, false)
+		time.Sleep(5 * time.Second)
+		wantAt(t, p, "a is down", "b")
+		other := l.Share()
+		if err := other.Acquire(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		d.set("a", false)
+		if _, waiting := l.Stats(); waiting != 1 {
+			t.Fatalf("%d attempts wait, want 1", waiting)
+		}
+		o.Health.mu.Lock()
+		if o.Health.find("a").trial != nil {
+			t.Error("an attempt counts that has not begun")
+		}
+		o.Health.mu.Unlock()
+		other.Release()
+		time.Sleep(time.Second)
+		wantAt(t, p, "a is back", "a")
+	})
+}
+
+// TestKeepAnswered: a connection does not keep to an endpoint whose server has never answered on it.
+func TestKeepAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newCityDialer()
+		d.down["a"], d.mute["b"] = true, true
+		p, o := cityAt(t, d, Options{Connections: 1, Endpoints: []string{"a", "b"}, KeepEndpoint: true}, false)
+		time.Sleep(2 * time.Second)
+		wantAt(t, p, "a is down", "b")
+		if n := p.seats[0].prefers(&o); n != 0 {
+			t.Errorf("the connection keeps to endpoint %d, which answers nothing", n)
+		}
+		d.setMute("b", false)
+		synctest.Wait()
+		if n := p.seats[0].prefers(&o); n != 1 {
+			t.Errorf("b answers, and the connection prefers endpoint %d", n)
+		}
+	})
+}
+
 // TestAllAway: while all endpoints are down the pool tries all of them, and it connects to
 // the first one that is back.
 func TestAllAway(t *testing.T) {

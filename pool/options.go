@@ -50,7 +50,7 @@ type Options struct {
 	// Prefer is the index of the endpoint that the first seat prefers. The next seat
 	// prefers the next endpoint.
 	Prefer int
-	// KeepEndpoint keeps a seat at the endpoint that it was connected to last, as long as that
+	// KeepEndpoint keeps a seat at the endpoint whose server has granted it a credit last, as long as that
 	// endpoint is not ejected. Without KeepEndpoint a seat returns to the endpoint that it
 	// prefers.
 	KeepEndpoint bool

@@ -34,7 +34,7 @@ type Seat struct {
 	granted       chan struct{} // of dialled; nil when it is closed
 
 	// Owned by the seat's goroutine.
-	last      string // endpoint of the last connection
+	last      string // endpoint of the last connection on which the server granted a credit
 	improving bool   // the seat dials a better connection than the current one
 	others    bool   // Others: the endpoint has other addresses
 }

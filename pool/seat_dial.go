@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// prefers returns the index of the endpoint that the seat prefers.
+// prefers returns the index of the endpoint that the seat prefers. With KeepEndpoint, the seat's goroutine calls it.
 func (s *Seat) prefers(o *Options) int {
-	if s.last != "" && o.KeepEndpoint {
+	if o.KeepEndpoint && s.last != "" {
 		return o.Health.index(s.last)
 	}
 	return o.Prefer + s.index
@@ -94,7 +94,6 @@ func (s *Seat) dial(ctx context.Context, a attempt) (d dialled, err error) {
 		return d, err
 	}
 	p.metrics.reconnects.Inc()
-	s.last = a.addr
 	return d, nil
 }
 

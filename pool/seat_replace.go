@@ -12,41 +12,50 @@ type replacing struct {
 	better bool      // Improving
 }
 
-// better returns the attempt to return to an endpoint that the seat prefers to the one it is connected to,
-// if there is one. The caller calls tryReplace.
-func (s *Seat) better(connected string) (a attempt, ok bool) {
+// isBetter reports whether there is an endpoint that the seat prefers to the one it is connected to, and can try to
+// return to.
+func (s *Seat) isBetter(connected string) bool {
 	if usable, _ := s.status(); !usable {
-		return attempt{}, false
+		return false
 	}
 	o := s.pool.options()
-	if !o.returns() {
-		return attempt{}, false
-	}
-	return o.Health.better(s.prefers(&o), connected)
+	return o.returns() && o.Health.isBetter(s.prefers(&o), connected)
 }
 
 // startReplace calls tryReplace on a goroutine of its own.
-func (s *Seat) startReplace(ctx context.Context, a attempt, improving bool) replacing {
+func (s *Seat) startReplace(ctx context.Context, connected string, improving bool) replacing {
 	r := replacing{make(chan bool, 1), improving}
-	s.pool.wg.Go(func() { r.done <- s.tryReplace(ctx, a, improving) })
+	s.pool.wg.Go(func() { r.done <- s.tryReplace(ctx, connected, improving) })
 	return r
 }
 
-// tryReplace makes attempt a. If the server of the new connection answers, another seat with that
-// connection takes the place of this one, whose own connection ends after its last Call. It does not
+// tryReplace tries to connect to the endpoint of isBetter, or, with improving (Seat.Improving), to the endpoint
+// connected, that of the present connection, once more. If the server of the new connection answers, another seat
+// with that connection takes the place of this one, whose own connection ends after its last Call. It does not
 // if this seat's connection has ended meanwhile. tryReplace reports whether this seat has been
-// replaced, or is not wanted any more. improving is for Seat.Improving.
-func (s *Seat) tryReplace(ctx context.Context, a attempt, improving bool) bool {
-	p, endpoint := s.pool, a.addr
+// replaced, or is not wanted any more.
+func (s *Seat) tryReplace(ctx context.Context, connected string, improving bool) bool {
+	p := s.pool
 	p.mu.Lock()
 	o, present := p.opts, s.member
 	n := p.newSeat(s.index)
 	p.mu.Unlock()
 	if present == nil || o.Dials.Acquire(ctx) != nil {
-		o.Health.abandoned(a)
 		_, done := s.status()
 		return done
 	}
+	a, ok := attempt{addr: connected}, true
+	if !improving {
+		// Not before Dials admits the attempt: those that have to wait for it would wait for that, too.
+		if ok = o.returns(); ok {
+			a, ok = o.Health.pickBetter(s.prefers(&o), connected)
+		}
+	}
+	if !ok {
+		o.Dials.Release()
+		return false
+	}
+	endpoint := a.addr
 	n.running, n.improving = true, improving
 	d, err := n.dial(ctx, a)
 	if err == nil {

@@ -121,6 +121,9 @@ func (s *Seat) waitEnd(ctx context.Context, endpoint string, granted <-chan stru
 	defer t.Stop()
 	prefer, improve := t.C, s.improveTimer(&o)
 	served = granted == nil
+	if served {
+		s.last = endpoint
+	}
 	var mute <-chan time.Time
 	if !served {
 		mute = time.After(o.DialTimeout)
@@ -134,18 +137,18 @@ func (s *Seat) waitEnd(ctx context.Context, endpoint string, granted <-chan stru
 			if trying.done != nil {
 				break
 			}
-			if a, ok := s.better(endpoint); ok {
-				trying = s.startReplace(ctx, a, false)
+			if s.isBetter(endpoint) {
+				trying = s.startReplace(ctx, endpoint, false)
 			}
 		case <-improve:
 			if trying.done != nil {
 				improve = time.After(preferEvery) // after the other attempt
 				break
 			}
-			trying = s.startReplace(ctx, attempt{addr: endpoint}, true)
+			trying = s.startReplace(ctx, endpoint, true)
 		case <-granted:
 			served, granted, mute = true, nil, nil
-			o.Health.answered(endpoint)
+			s.heard(&o, endpoint)
 		case <-mute:
 			s.leaveMute()
 			mute = time.After(o.DialTimeout) // a reload may bring another endpoint
@@ -162,7 +165,7 @@ func (s *Seat) waitEnd(ctx context.Context, endpoint string, granted <-chan stru
 		select {
 		case <-granted:
 			served = true
-			o.Health.answered(endpoint)
+			s.heard(&o, endpoint)
 		default:
 		}
 	}
@@ -175,6 +178,12 @@ func (s *Seat) waitEnd(ctx context.Context, endpoint string, granted <-chan stru
 	s.lost() // Closing and Ended had no effect if they ran before setMember
 	p.mu.Unlock()
 	return served, err
+}
+
+// heard notes that the server at endpoint has granted a credit.
+func (s *Seat) heard(o *Options, endpoint string) {
+	s.last = endpoint
+	o.Health.answered(endpoint)
 }
 
 // leaveMute closes the seat's connection if its server has not granted a credit and there is another
