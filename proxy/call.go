@@ -199,8 +199,27 @@ func warm(e *pool.Entry) (sum uint8) {
 
 const (
 	cacheLine  = 64
-	warmOctets = 4 * cacheLine
+	warmOctets = 4 * cacheLine // of a Call's message
+	warmReply  = 3 * cacheLine // of a Reply behind it
 )
+
+// warmAnswered reads an octet of each cache line that the Reply to rc needs: of the call, and of what is behind the message,
+// where a short Reply goes. rdmaside.RequesterOptions says why.
+func warmAnswered(rc *rdmaside.Call) (sum uint8) {
+	c, ok := rc.Owner.(*call)
+	if !ok {
+		return 0 // a probe's
+	}
+	sum = uint8(c.state) + uint8(c.times.sent) + uint8(c.status) + uint8(c.charge.expected) + uint8(c.reply.memory) + uint8(c.rdma.Analysis.Class)
+	if c.entry.Owner != nil && c.rdma.Binding != nil {
+		sum++
+	}
+	m := c.rdma.Message
+	for i := 0; i < min(int(c.rdma.Spare), cap(m)-len(m), warmReply); i += cacheLine {
+		sum += m[:cap(m)][len(m)+i]
+	}
+	return sum
+}
 
 // CallDone is called when an RDMA upstream has answered, or when its connection knows that it
 // will not. rdmaside.CallOwner.

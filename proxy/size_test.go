@@ -74,7 +74,7 @@ func TestCallLines(t *testing.T) {
 
 // TestWarmLines: the fields that warm reads lie in the cache lines that sending a Call reads: those of the entry, of
 // the state, of the connection and of rdma, apart from the Reply. What is needed only while a Call is read, and only
-// when its Reply comes, lies in others.
+// when its Reply comes, lies in others. Those that warmAnswered reads have all that the Reply needs.
 func TestWarmLines(t *testing.T) {
 	var c call
 	line := func(p unsafe.Pointer) uintptr { return lineOf(&c, p) }
@@ -102,6 +102,24 @@ func TestWarmLines(t *testing.T) {
 	} {
 		if warmed[line(p)] || line(p) == line(unsafe.Pointer(&c.h.Program)) {
 			t.Errorf("%s is in line %d, with what is needed at other times", name, line(p))
+		}
+	}
+	warmed = map[uintptr]bool{}
+	for _, p := range []unsafe.Pointer{ // by warmAnswered
+		unsafe.Pointer(&c.state), unsafe.Pointer(&c.times.sent), unsafe.Pointer(&c.status), unsafe.Pointer(&c.charge.expected), unsafe.Pointer(&c.reply.memory),
+		unsafe.Pointer(&c.rdma.Analysis.Class), unsafe.Pointer(&c.entry.Owner), unsafe.Pointer(&c.rdma.Binding), unsafe.Pointer(&c.rdma.Message),
+	} {
+		warmed[line(p)] = true
+	}
+	for name, p := range map[string]unsafe.Pointer{
+		"entry.Flow": unsafe.Pointer(&c.entry.Flow), "result": unsafe.Pointer(&c.result), "conn": unsafe.Pointer(&c.conn), "op": unsafe.Pointer(&c.op),
+		"clientXID": unsafe.Pointer(&c.clientXID), "octets": unsafe.Pointer(&c.octets), "buf": unsafe.Pointer(&c.buf), "owner": unsafe.Pointer(&c.owner),
+		"charge.counted": unsafe.Pointer(&c.charge.counted), "queue": unsafe.Pointer(&c.queue), "reply.parts": unsafe.Pointer(&c.reply.parts),
+		"reply.lease": unsafe.Pointer(&c.reply.lease), "rdma.XID": unsafe.Pointer(&c.rdma.XID), "rdma.Owner": unsafe.Pointer(&c.rdma.Owner),
+		"rdma.Spare": unsafe.Pointer(&c.rdma.Spare), "rdma.Analysis": unsafe.Pointer(&c.rdma.Analysis), "rdma.Reply": unsafe.Pointer(&c.rdma.Reply),
+	} {
+		if !warmed[line(p)] {
+			t.Errorf("%s is in line %d, which warmAnswered does not read", name, line(p))
 		}
 	}
 	if a, b := line(unsafe.Pointer(&c.rdma.Binding)), line(unsafe.Pointer(&c.rdma.Reply.Parts()[:1][0])); a != b {

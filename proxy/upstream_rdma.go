@@ -32,7 +32,7 @@ func dialRDMA(ctx context.Context, u *upstream, l *eventLoop, addr string, t *ad
 		Memory: l.replies, Registry: u.p.registry,
 		Credits: uo.Credits, CallInline: uo.CallInline, ReplyInline: uo.ReplyInline,
 		Deadline: uo.CallTimeout, RemoteInvalidation: true,
-		Log: u.log, Lines: &u.refusals, Metrics: u.counts[l.index].requester,
+		Warm: warmAnswered, Log: u.log, Lines: &u.refusals, Metrics: u.counts[l.index].requester,
 	}
 	if owner != nil {
 		o.Reverse = (*rdmaReverse)(m)

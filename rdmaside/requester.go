@@ -69,6 +69,7 @@ type Requester struct {
 	lastAnswered time.Duration // when the youngest of the answered Calls was sent
 	retiring     bool          // the connection is only kept for its outstanding Calls: see retire
 	understood   bool          // the peer has answered a Call, and not with ERR_VERS
+	warmth       uint8         // what opts.Warm has returned, so that its reads are not left out
 
 	// Written by the loop, read by anyone.
 	grant atomic.Int32

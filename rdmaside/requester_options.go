@@ -68,6 +68,12 @@ type RequesterOptions struct {
 	// connection is a fabric.RemoteInvalidator that lets it.
 	RemoteInvalidation bool
 
+	// Warm reads an octet of each cache line of c and what belongs to it that its Reply needs, and returns
+	// something that depends on all of them. nil does nothing. While many Calls are outstanding, a Requester calls it
+	// for several at a time before it handles their Replies, so that the processor fetches the lines together. It is
+	// also called for Calls whose Replies are then refused.
+	Warm func(c *Call) uint8
+
 	Log     zerolog.Logger
 	Lines   *RequesterLines   // bounds the log; shared by the connections of an upstream; nil means one for this connection
 	Metrics *RequesterMetrics // shared by the connections of an upstream; may be nil

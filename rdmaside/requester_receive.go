@@ -14,7 +14,11 @@ import (
 const copyBelow = 1024
 
 func (r *Requester) completed(cs []fabric.Completion) {
+	warms := r.warms()
 	for i := range cs {
+		if warms && i%warmBatch == 0 {
+			r.warm(cs[i:min(i+warmBatch, len(cs))])
+		}
 		c := &cs[i]
 		switch c.Op {
 		case fabric.OpReceive:

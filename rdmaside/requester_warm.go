@@ -1,0 +1,34 @@
+package rdmaside
+
+import (
+	"encoding/binary"
+
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
+	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
+)
+
+const (
+	// warmFrom is how many Calls are outstanding when the memory of one has mostly left the processor's cache
+	// before its Reply comes.
+	warmFrom = 96
+	// warmBatch is how many Calls' memory is read at once. That of the last is still in the cache when its turn comes.
+	warmBatch = 8
+)
+
+// warms reports whether the memory of Calls is read before their Replies are handled.
+func (r *Requester) warms() bool {
+	return r.opts.Warm != nil && r.credits.Outstanding >= warmFrom && r.state == up
+}
+
+// warm reads the memory of the Calls that cs answers.
+func (r *Requester) warm(cs []fabric.Completion) {
+	for i := range cs {
+		b := cs[i].Data
+		if len(b) < rpcrdma.PlainLen {
+			continue // it is not the answer to a Call, or did not come in place
+		}
+		if slot, ok := r.xids.get(binary.BigEndian.Uint32(b)); ok && r.slots[slot].call != nil {
+			r.warmth += r.opts.Warm(r.slots[slot].call)
+		}
+	}
+}
