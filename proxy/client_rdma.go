@@ -31,6 +31,7 @@ func (h *rdmaHandler) Opened(rc *rdmaside.ResponderConn) {
 	s := &rdmaClient{conn: rc}
 	rc.Data = s
 	s.open(s, l, rc.Loop().(*eventLoop), rc.Info().Peer)
+	s.loop.rdmaClients.Add(1)
 	rc.SetMemory((*rdmaMemory)(s))
 	s.quiet = s.loop.Now()
 	if l.fullOffLock(s.ledger.addr()) {
@@ -43,6 +44,7 @@ func (h *rdmaHandler) Opened(rc *rdmaside.ResponderConn) {
 // Ended is part of rdmaside.ConnHandler.
 func (h *rdmaHandler) Ended(rc *rdmaside.ResponderConn, err error) {
 	s := rc.Data.(*rdmaClient)
+	s.loop.rdmaClients.Add(-1)
 	s.end(err)
 	for s.waiting != nil {
 		s.settle(s.next())

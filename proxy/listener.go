@@ -32,14 +32,13 @@ type listener struct {
 
 	tcp      *tcpframe.Listener // start sets this one or rdma
 	rdma     fabric.Listener
-	nextLoop int // counts RDMA clients, to spread them over the loops
 	refusals refusals
 	arrivals arrivals
 	sweeper  *time.Timer // closes idle RDMA clients; nil without an idle timeout
 
 	stopOnce sync.Once
 
-	mu        sync.Mutex // guards tcp, rdma, nextLoop, sweeper and all below; a leaf
+	mu        sync.Mutex // guards tcp, rdma, sweeper and all below; a leaf
 	clients   crowd.Crowd[*front]
 	evictions int // under way
 	draining  bool

@@ -1,10 +1,12 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
 	"net/netip"
+	"slices"
 
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
@@ -48,8 +50,6 @@ func (l *listener) incoming(ctx context.Context, in fabric.Incoming) {
 	}
 	l.mu.Lock()
 	draining := l.draining
-	home := l.p.loops[l.nextLoop%len(l.p.loops)]
-	l.nextLoop++
 	full := l.full(in.Peer().Addr())
 	l.mu.Unlock()
 	if full || draining {
@@ -61,6 +61,8 @@ func (l *listener) incoming(ctx context.Context, in fabric.Incoming) {
 		}
 		return
 	}
+	home := l.p.homeRDMA()
+	defer home.rdmaClients.Add(-1)
 	if _, err := l.settings().responder.Accept(ctx, in, home); err != nil {
 		reason := refusedSetup
 		if errors.Is(err, rdmaside.ErrNoReceives) {
@@ -69,6 +71,16 @@ func (l *listener) incoming(ctx context.Context, in fabric.Incoming) {
 		}
 		l.refused(in.Peer(), reason, err)
 	}
+}
+
+// homeRDMA returns the loop with the fewest RDMA clients, and counts another one there. If clients had the loops in turn,
+// those that come and go, such as probes, would put those that stay on one loop.
+func (p *Proxy) homeRDMA() *eventLoop {
+	p.homes.Lock()
+	defer p.homes.Unlock()
+	home := slices.MinFunc(p.loops, func(a, b *eventLoop) int { return cmp.Compare(a.rdmaClients.Load(), b.rdmaClients.Load()) })
+	home.rdmaClients.Add(1)
+	return home
 }
 
 // The ports that only privileged processes of a host can have.

@@ -31,6 +31,8 @@ type eventLoop struct {
 	memory         *callMemory       // divides calls among hosts
 	metrics        *metrics.Registry // the Proxy's, with parts of its counters for this loop
 
+	rdmaClients atomic.Int32 // connections of RDMA clients, with those that are being set up
+
 	tap    atomic.Pointer[loopTap] // nil for none; stored by any goroutine
 	tapped uint64                  // Calls that a Tap wanted so far
 }

@@ -95,6 +95,8 @@ type Proxy struct {
 	round      uint64     // counts the times; guarded by looking
 	deaf       []bool     // loops that have not answered this time; guarded by looking
 
+	homes sync.Mutex // held while homeRDMA chooses a loop; a leaf
+
 	slowClosed *metrics.Counter
 	madeRoom   atomic.Int64 // when makeRoom last looked for clients to close, on the clock of the loops
 
