@@ -125,11 +125,11 @@ type charge struct {
 // A sentTCP is what a connection to a TCP upstream keeps in each of its calls. It belongs to
 // that connection's loop.
 type sentTCP struct {
-	writing bool      // the kernel may not have the whole message yet
-	kept    bool      // counted in tcpConn.kept
-	at      time.Time // when the message was handed to the connection
-	older   *call     // the Call that was sent before this one and is outstanding
-	newer   *call     // the Call that was sent after this one and is outstanding
+	writing bool  // the kernel may not have the whole message yet
+	kept    bool  // counted in tcpConn.kept
+	at      int64 // when the message was handed to the connection, on the loop's clock
+	older   *call // the Call that was sent before this one and is outstanding
+	newer   *call // the Call that was sent after this one and is outstanding
 }
 
 // A retry is what a call remembers of the earlier attempts to have it answered.

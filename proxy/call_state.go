@@ -45,7 +45,7 @@ var callMoves = [callStates]uint8{
 
 // setState moves c to another state. Only call.reset changes the state otherwise.
 func (c *call) setState(to callState) {
-	if callMoves[c.state]&(1<<to) == 0 {
+	if callMoves[c.state]>>(to&7)&1 == 0 {
 		panic(fmt.Sprintf("BUG: proxy: a call that is %v becomes %v", c.state, to))
 	}
 	c.state = to

@@ -43,17 +43,18 @@ func (s *tcpClient) Input(*tcpframe.Conn) {
 
 // Record is part of tcpframe.RecordHandler.
 func (s *tcpClient) Record(_ *tcpframe.Conn, b tcpframe.Buffer) {
-	counted := s.loop.memory.arrived(&s.front, int64(cap(b.Bytes())))
-	if xid, mtype, _ := oncrpc.MessageType(b.Bytes()); mtype == oncrpc.TypeReply {
+	m := b.Bytes()
+	counted := s.loop.memory.arrived(&s.front, int64(cap(m)))
+	if xid, mtype, _ := oncrpc.MessageType(m); mtype == oncrpc.TypeReply {
 		s.loop.memory.give(s.ledger.host, counted) // it is short, and on its way to the upstream
 		s.reverseReply(xid, b)
 		return
 	}
 	c := s.newCall()
-	c.rdma.Message, c.buf, c.shares = b.Bytes(), b, true
+	c.rdma.Message, c.buf, c.shares = m, b, true
 	c.held.host, c.held.octets = s.ledger.host, counted
-	if m := s.ledger.member; m != nil && !m.enter() {
-		m.kept = c
+	if t := s.ledger.member; t != nil && !t.enter() {
+		t.kept = c
 		s.admit()
 		return
 	}

@@ -69,13 +69,13 @@ type probe struct {
 	entry   pool.Entry // the NULL Call's credit
 	call    rdmaside.Call
 	msg     *regmem.Lease // holds the NULL Call while it is outstanding
-	sentAt  time.Time
-	out     bool        // a NULL Call is outstanding
-	over    bool        // the connection has ended
-	stalled atomic.Bool // the connection is counted as stalled; changed on the loop
-	priming bool        // the NULL Call primes the connection, and has no credit of the pool
-	dozing  bool        // no Call was outstanding at the last look, and the next look may be far off: see busy
-	woken   time.Time   // when busy ended that
+	sentAt  int64         // when the NULL Call was sent, by tcpConn.stamp
+	out     bool          // a NULL Call is outstanding
+	over    bool          // the connection has ended
+	stalled atomic.Bool   // the connection is counted as stalled; changed on the loop
+	priming bool          // the NULL Call primes the connection, and has no credit of the pool
+	dozing  bool          // no Call was outstanding at the last look, and the next look may be far off: see busy
+	woken   time.Time     // when busy ended that
 	timer   *time.Timer
 }
 
@@ -232,7 +232,7 @@ func (p *probe) sendNull(program, version uint32) error {
 		p.release()
 		return err
 	}
-	p.out, p.sentAt = true, time.Now()
+	p.out = true
 	return nil
 }
 

@@ -36,9 +36,10 @@ type tcpConn struct {
 	kept    int              // pending Calls that are past their deadline and stay: see overdue
 	timer   *time.Timer
 	ending  bool
-	leaving bool      // another connection has replaced this one: see leave
-	heard   time.Time // when the latest message came
-	latest  time.Time // when the newest of the answered Calls was sent
+	leaving bool  // another connection has replaced this one: see leave
+	stamped int64 // the latest result of stamp
+	heard   int64 // when the latest message came, on that clock
+	latest  int64 // when the newest of the answered Calls was sent, on that clock; 0 for none
 	probe   probe
 }
 
@@ -64,7 +65,7 @@ const (
 // dialTCP makes a connection to addr, an address of endpoint, for owner unless that is nil. t learns
 // whether the server answers.
 func dialTCP(ctx context.Context, u *upstream, l *eventLoop, endpoint, addr string, t *addressTrial, s *pool.Seat, owner connOwner) (pool.Member, error) {
-	m := &tcpConn{u: u, opts: u.settings(), seat: s, loop: l, back: callbacks{owner: owner}, pending: make(map[uint32]*call), heard: time.Now()}
+	m := &tcpConn{u: u, opts: u.settings(), seat: s, loop: l, back: callbacks{owner: owner}, pending: make(map[uint32]*call), heard: u.p.engine.Now()}
 	m.probe = probe{u: u, m: m, seat: s, loop: l, owner: owner, trial: t}
 	s.Granted(0, pool.Elsewhere) // primed grants the credits
 	o := tcpframe.DialOptions{
@@ -175,7 +176,7 @@ func (m *tcpConn) send(c *call) {
 
 // link makes c the newest Call.
 func (m *tcpConn) link(c *call) {
-	c.sent.at = time.Now()
+	c.sent.at = m.stamp()
 	c.sent.older, c.sent.newer = m.newest, nil
 	if m.newest != nil {
 		m.newest.sent.newer = c
@@ -222,7 +223,7 @@ func (m *tcpConn) oldestCall() time.Duration {
 	if m.oldest == nil {
 		return 0
 	}
-	return time.Since(m.oldest.sent.at)
+	return m.since(m.oldest.sent.at)
 }
 
 // network is part of upstreamConn.
@@ -249,7 +250,7 @@ func (m *tcpConn) Record(_ *tcpframe.Conn, b tcpframe.Buffer) {
 		return
 	}
 	msg := b.Bytes()
-	m.heard = time.Now()
+	m.heard = m.loop.Now()
 	xid, mtype, ok := oncrpc.MessageType(msg)
 	if ok && mtype == oncrpc.TypeCall {
 		m.called(xid, b)
@@ -302,7 +303,7 @@ func (m *tcpConn) Closed(_ *tcpframe.Conn, err error) {
 	}
 	m.seat.Closing(m)
 	m.probe.end(err)
-	if m.oldest == nil && !m.latest.IsZero() && errors.Is(err, io.EOF) {
+	if m.oldest == nil && m.latest != 0 && errors.Is(err, io.EOF) {
 		err = errIdleClosed
 	}
 	m.u.ended(err)
@@ -346,21 +347,21 @@ func (m *tcpConn) overdue() {
 // passedBy does what overdue does, for the oldest Call. It reports whether the owner keeps the
 // connection although that Call is past its deadline: the next one may be, too.
 func (m *tcpConn) passedBy() (kept bool) {
-	var sent time.Time
+	sent := int64(0)
 	c := m.due
 	if c != nil {
 		sent = c.sent.at
 	}
-	if m.probe.out && (sent.IsZero() || m.probe.sentAt.Before(sent)) {
+	if m.probe.out && (sent == 0 || m.probe.sentAt < sent) {
 		c, sent = nil, m.probe.sentAt
 	}
 	switch {
-	case sent.IsZero():
+	case sent == 0:
 	case !m.late(sent):
 		m.arm()
 	case m.leaving:
 		m.leave()
-	case m.latest.After(sent) && !(c != nil && c.entry.Flow.Sticky):
+	case m.latest > sent && !(c != nil && c.entry.Flow.Sticky):
 		m.u.leaked.Inc()
 		if o := m.back.owner; c != nil && o != nil && o.keeps(c, m.kept+1, m.credits()) {
 			m.due, c.sent.kept = c.sent.newer, true
@@ -380,14 +381,20 @@ func (m *tcpConn) passedBy() (kept bool) {
 }
 
 // late reports whether a Call sent at t is past its deadline.
-func (m *tcpConn) late(t time.Time) bool { return time.Since(t) > m.opts.CallTimeout }
+func (m *tcpConn) late(t int64) bool { return m.since(t) > m.opts.CallTimeout }
+
+// stamp is the time on the loop's clock, moved on by a nanosecond for each Call of a pass, so that a Call that is sent
+// later has a later time: see passedBy.
+func (m *tcpConn) stamp() int64 {
+	m.stamped = max(m.loop.Now(), m.stamped+1)
+	return m.stamped
+}
+
+// since is how long ago t was, a result of stamp or a time on the loop's clock.
+func (m *tcpConn) since(t int64) time.Duration { return time.Duration(max(0, m.loop.Now()-t)) }
 
 // answered notes the Reply to a Call that was sent at t.
-func (m *tcpConn) answered(t time.Time) {
-	if t.After(m.latest) {
-		m.latest = t
-	}
-}
+func (m *tcpConn) answered(t int64) { m.latest = max(m.latest, t) }
 
 // leave ends a connection that another one has replaced, as soon as each Call on it is
 // answered or past its deadline.
@@ -409,12 +416,13 @@ func (m *tcpConn) ask(p *probe) error {
 	// The connection may keep what is queued until it ends, and p's memory is released
 	// earlier: send a copy.
 	m.conn.Send([][]byte{bytes.Clone(p.call.Message)}, nil)
+	p.sentAt = m.stamp()
 	m.arm()
 	return nil
 }
 
 // unheard is part of probed.
-func (m *tcpConn) unheard() time.Duration { return time.Since(m.heard) }
+func (m *tcpConn) unheard() time.Duration { return m.since(m.heard) }
 
 // waits is part of probed.
 func (m *tcpConn) waits() bool { return m.oldest != nil }

@@ -75,15 +75,15 @@ func xidOf(p permutation, h *oncrpc.Call) uint32 {
 func argumentsHash(seed uint64, h *oncrpc.Call) uint32 {
 	args := h.Message[h.Args:]
 	n := uint64(len(args))
-	x := fold(seed^n, uint64(h.Program)<<32|uint64(h.Version)<<16^uint64(h.Procedure)^roundConstants[0])
+	x := fold(seed^n, uint64(h.Program)<<32|uint64(h.Version)<<16^uint64(h.Procedure)^roundA)
 	args = args[:min(len(args), hashedArguments)]
 	for ; len(args) >= 16; args = args[16:] {
-		x = fold(x^binary.LittleEndian.Uint64(args), binary.LittleEndian.Uint64(args[8:])^roundConstants[1])
+		x = fold(x^binary.LittleEndian.Uint64(args), binary.LittleEndian.Uint64(args[8:])^roundB)
 	}
 	if len(args) > 0 {
 		var last [16]byte
 		copy(last[:], args)
-		x = fold(x^binary.LittleEndian.Uint64(last[:]), binary.LittleEndian.Uint64(last[8:])^roundConstants[2])
+		x = fold(x^binary.LittleEndian.Uint64(last[:]), binary.LittleEndian.Uint64(last[8:])^roundC)
 	}
 	return uint32(x ^ x>>32)
 }

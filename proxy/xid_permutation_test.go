@@ -17,10 +17,20 @@ func testPermutation(n uint64) permutation {
 // inverse returns the number that p maps to y.
 func (p permutation) inverse(y uint32) uint32 {
 	l, r := y>>16, y&0xffff
-	for i := permutationRounds - 1; i >= 0; i-- {
-		l, r = r^p.round(i, l)&0xffff, l
+	for _, c := range []uint64{roundD, roundC, roundB, roundA} {
+		l, r = r^p.round(c, l)&0xffff, l
 	}
 	return l<<16 | r
+}
+
+// width is the same network for the numbers of 2*half bits.
+func (p permutation) width(x uint32, half uint) uint32 {
+	mask := uint32(1)<<half - 1
+	l, r := x>>half&mask, x&mask
+	for _, c := range []uint64{roundA, roundB, roundC, roundD} {
+		l, r = r, l^p.round(c, r)&mask
+	}
+	return l<<half | r
 }
 
 // TestPermutationIsOne: no two numbers are mapped to one: all numbers of 16 and of 20 bits, and
@@ -41,8 +51,13 @@ func TestPermutationIsOne(t *testing.T) {
 		}
 		random := rand.New(rand.NewPCG(n, 1))
 		for range 100_000 {
-			if x := random.Uint32(); p.inverse(p.of(x)) != x {
-				t.Fatalf("key %d: %#x is mapped to %#x, and back to %#x", n, x, p.of(x), p.inverse(p.of(x)))
+			x := random.Uint32()
+			y := p.of(x)
+			if p.inverse(y) != x {
+				t.Fatalf("key %d: %#x is mapped to %#x, and back to %#x", n, x, y, p.inverse(y))
+			}
+			if y != p.width(x, 16) {
+				t.Fatalf("key %d: %#x is mapped to %#x, want %#x", n, x, y, p.width(x, 16))
 			}
 		}
 	}
