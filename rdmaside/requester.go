@@ -46,6 +46,7 @@ type Requester struct {
 	// Owned by the loop.
 	conn         fabric.Conn
 	tracker      fabric.PlacementTracker // conn, if it has this ability
+	copier       fabric.CopySender       // conn, if it has this ability
 	state        connState
 	asked        bool  // this side closed the connection, for reason
 	reason       error // valid when ended, or asked
@@ -166,6 +167,7 @@ func (h *requesterHandler) Closed(err error) { (*Requester)(h).closed(err) }
 func (r *Requester) setup(c fabric.Conn) error {
 	r.conn = c
 	r.tracker, _ = c.(fabric.PlacementTracker)
+	r.copier, _ = c.(fabric.CopySender)
 	r.recvs.conn = c
 	r.info.Info = c.Info()
 	if n := r.info.MaxParts; n != 0 && n < len(r.parts) {

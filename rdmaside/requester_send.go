@@ -101,10 +101,11 @@ func (r *Requester) Send(c *Call) error {
 	if err := r.register(pc, c); err != nil {
 		return r.undo(pc, c, err)
 	}
-	pc.sending = true
-	if err := r.conn.PostSend(pc.sendID(), fabric.Send{Parts: r.gather(pc, c)}); err != nil {
-		pc.sending = false
-		return r.undo(pc, c, err)
+	if parts := r.gather(pc, c); r.copier == nil || !r.copier.SendCopy(parts) {
+		if err := r.conn.PostSend(pc.sendID(), fabric.Send{Parts: parts}); err != nil {
+			return r.undo(pc, c, err)
+		}
+		pc.sending = true
 	}
 	r.accept(pc, c)
 	c.Shape = shape

@@ -95,6 +95,16 @@ type PlacementTracker interface {
 	Placed(h Handle) uint32
 }
 
+// A CopySender is a Conn that can copy a short message when it is posted, so that nobody has to hear when it has been sent.
+type CopySender interface {
+	Conn
+	// SendCopy posts a message as PostSend does, but copies the parts, which are the caller's again when it returns, and
+	// takes no place among ConnOptions.Sends. There is no Completion, not even when the connection ends, but a call of
+	// Handler.Completed follows soon, with no completions if there are none. If the message is too long for that, if it
+	// cannot be built now, or if the connection has ended, SendCopy does nothing and reports false.
+	SendCopy(parts [][]byte) bool
+}
+
 // A TCPConn is a Conn that runs over TCP, such as iWARP's in software, and can tell what the kernel knows of
 // the TCP connection.
 type TCPConn interface {

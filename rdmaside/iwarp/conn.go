@@ -33,6 +33,7 @@ type conn struct {
 	qp         *qp
 	sock       loop.Socket
 	busy       bool // inside a Stream callback, whose end calls step
+	copied     bool // SendCopy promised a call of h.Completed
 	unwritten  int  // posts since the last write while the connection is ahead; see later
 	unanswered int  // Sends posted less messages received
 	blocked    bool // Writable will be called
@@ -62,6 +63,7 @@ var (
 	_ fabric.Conn              = (*conn)(nil)
 	_ fabric.PlacementTracker  = (*conn)(nil)
 	_ fabric.RemoteInvalidator = (*conn)(nil)
+	_ fabric.CopySender        = (*conn)(nil)
 	_ loop.Stream              = (*stream)(nil)
 )
 
@@ -79,6 +81,17 @@ func (c *conn) PostSend(id uint64, s fabric.Send) error {
 		c.unanswered++
 	}
 	return c.posted(err)
+}
+
+// SendCopy implements fabric.CopySender.
+func (c *conn) SendCopy(parts [][]byte) bool {
+	if !c.qp.sendCopy(parts) {
+		return false
+	}
+	c.unanswered++
+	c.copied = true
+	c.later()
+	return true
 }
 
 // PostWrite implements fabric.Conn.

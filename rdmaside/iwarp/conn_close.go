@@ -74,7 +74,8 @@ func (c *conn) deliver() bool {
 		return false
 	}
 	cs := c.qp.take()
-	if len(cs) > 0 {
+	if len(cs) > 0 || c.copied && !c.qp.ended {
+		c.copied = false
 		for i := range cs {
 			if cs[i].Op == fabric.OpReceive {
 				c.unanswered--

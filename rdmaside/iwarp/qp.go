@@ -188,20 +188,31 @@ func (q *qp) post(id uint64, op wire.Opcode, parts [][]byte, stag uint32, to uin
 	if err := q.checkPost(); err != nil {
 		return err
 	}
-	n := 0
-	for _, p := range parts {
-		n += len(p)
-	}
+	n := octets(parts)
 	if uint64(n) > math.MaxUint32 {
 		return fmt.Errorf("iwarp: message of %d octets", n)
 	}
+	short := op != wire.OpWrite && q.buildShort(op, stag, parts, n)
 	q.posts++
 	w := q.wq.push()
-	w.id, w.op, w.len, w.stag, w.to, w.end = id, op, n, stag, to, 0
-	if !q.sendShort(w, parts, n) {
-		w.parts = append(w.parts[:0], parts...)
+	w.id, w.op, w.len, w.stag, w.to = id, op, n, stag, to
+	if short {
+		w.end = q.tx.built
+		q.built++
+	} else {
+		w.end, w.parts = 0, append(w.parts[:0], parts...)
 	}
 	return nil
+}
+
+// sendCopy builds the FPDU of a short Send at once, and forgets it. Otherwise it reports false.
+func (q *qp) sendCopy(parts [][]byte) bool { return q.buildShort(wire.OpSend, 0, parts, octets(parts)) }
+
+func octets(parts [][]byte) (n int) {
+	for _, p := range parts {
+		n += len(p)
+	}
+	return n
 }
 
 // postRead appends a Read.

@@ -196,13 +196,12 @@ func (q *qp) sendDone(err error) {
 	q.complete(id, op, err)
 }
 
-// sendShort builds the FPDU of a Send of n octets at once, if that is short and nothing is to be sent
-// before it, and completes it as w when it is written. Otherwise it reports false, and the Send waits for
-// output. Building it now saves half of the work: nobody has to remember its parts.
-func (q *qp) sendShort(w *sendWR, parts [][]byte, n int) bool {
+// buildShort builds the FPDU of a Send of n octets, if that is short and nothing is to be sent before it. Otherwise it
+// reports false, and the Send waits for output. Building it now saves half of the work: nobody has to remember its parts.
+func (q *qp) buildShort(op wire.Opcode, stag uint32, parts [][]byte, n int) bool {
 	t := &q.tx
-	if n >= copyBelow || n > t.maxUntagged || w.op == wire.OpWrite || q.state != stateRTS || t.marked ||
-		t.cur != txNone || t.kick || t.wait && !q.rx.heard || q.wq.len() != q.built+1 || q.irq.len() > 0 || q.askable() {
+	if n >= copyBelow || n > t.maxUntagged || q.state != stateRTS || t.marked ||
+		t.cur != txNone || t.kick || t.wait && !q.rx.heard || q.wq.len() != q.built || q.irq.len() > 0 || q.askable() {
 		return false
 	}
 	if !t.open {
@@ -219,15 +218,13 @@ func (q *qp) sendShort(w *sendWR, parts [][]byte, n int) bool {
 		return false
 	}
 	start := len(b.lin)
-	b.lin = wire.AppendUntagged(b.lin, w.op, true, w.stag, t.msn[wire.QueueSend], 0, n)
+	b.lin = wire.AppendUntagged(b.lin, op, true, stag, t.msn[wire.QueueSend], 0, n)
 	for _, p := range parts {
 		b.lin = append(b.lin, p...)
 	}
 	t.endShort(b, start, -(wire.UntaggedLen+n)&3)
 	t.copied += n
 	t.msn[wire.QueueSend]++
-	w.end = t.built
-	q.built++
 	return true
 }
 

@@ -39,6 +39,7 @@ type endpoint struct {
 
 	mu          sync.Mutex // guards the rest; a leaf
 	setups      int
+	calls       int // of Completed
 	bufs        map[uint64][]byte
 	outstanding map[uint64]fabric.Op
 	completions []fabric.Completion
@@ -99,6 +100,7 @@ func (e *endpoint) postReceive() error {
 func (e *endpoint) Completed(cs []fabric.Completion) {
 	var arrived [][]byte
 	e.mu.Lock()
+	e.calls++
 	switch {
 	case e.setups == 0:
 		e.t.Errorf("%s: Completed before Setup", e.name)

@@ -58,6 +58,7 @@ type work struct {
 	into       []byte
 	at         fabric.Region
 	invalidate fabric.Handle
+	copied     bool // by SendCopy
 }
 
 // A loopbackConn is one end of a loopback connection. It is a fabric.Conn, and the task
@@ -87,6 +88,8 @@ type loopbackConn struct {
 	posted   int                      // Sends, Writes, Reads whose completion the handler has not got
 	events   []fabric.Completion
 	counts   Counts
+	copies   int  // calls of SendCopy
+	copied   bool // one of them has promised a call of the handler
 	active   time.Time
 
 	batch []fabric.Completion // owned by the loop
@@ -170,6 +173,8 @@ func (c *loopbackConn) Run() {
 		c.state = gone
 	}
 	var batch []fabric.Completion
+	calls := c.copied && !closed
+	c.copied = false
 	if !c.held || closed {
 		// Two arrays take turns, because the handler borrows one while completions are
 		// appended to the other.
@@ -185,7 +190,7 @@ func (c *loopbackConn) Run() {
 	k.mu.Unlock()
 	wake.post()
 
-	if len(batch) > 0 {
+	if len(batch) > 0 || calls {
 		c.h.Completed(batch)
 		for i := range batch {
 			for at := range batch[i].Data {
@@ -207,8 +212,7 @@ func (c *loopbackConn) flush() {
 		err = fmt.Errorf("%w: %w", fabric.ErrFlushed, c.reason)
 	}
 	for c.work.len() > 0 {
-		w := c.work.first()
-		c.events = append(c.events, fabric.Completion{ID: w.id, Op: w.op, Err: err})
+		c.done(c.work.first(), err)
 		c.work.drop()
 	}
 	for c.receives.len() > 0 {
@@ -229,9 +233,12 @@ func (c *loopbackConn) carryOut() {
 	}
 }
 
-// done completes w. Silent work that succeeded gets no Completion.
+// done completes w. Silent work that succeeded gets no Completion, and copied work never does.
 func (c *loopbackConn) done(w *work, err error) {
-	if w.id == 0 && err == nil && w.op != fabric.OpInvalidate {
+	switch {
+	case w.copied:
+		return
+	case w.id == 0 && err == nil && w.op != fabric.OpInvalidate:
 		c.posted--
 		return
 	}

@@ -1,6 +1,7 @@
 package fabrictest
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -46,7 +47,7 @@ func (c *loopbackConn) post(id uint64, op fabric.Op, parts [][]byte) (*work, err
 	w := c.work.add()
 	w.id, w.op = id, op
 	w.parts = append(w.parts[:0], parts...)
-	w.into, w.at, w.invalidate = nil, fabric.Region{}, 0
+	w.into, w.at, w.invalidate, w.copied = nil, fabric.Region{}, 0, false
 	return w, nil
 }
 
@@ -70,6 +71,32 @@ func (c *loopbackConn) PostSend(id uint64, s fabric.Send) error {
 	c.later()
 	return nil
 }
+
+// SendCopy posts a copy of a message: of every other one that is short.
+func (c *loopbackConn) SendCopy(parts [][]byte) bool {
+	c.link.mu.Lock()
+	n := 0
+	for _, p := range parts {
+		n += len(p)
+	}
+	c.copies++
+	if n > copyMost || c.copies%2 == 0 {
+		c.link.mu.Unlock()
+		return false
+	}
+	w, err := c.post(0, fabric.OpSend, [][]byte{bytes.Join(parts, nil)})
+	if err != nil {
+		c.link.mu.Unlock()
+		return false
+	}
+	c.posted--
+	w.copied, c.copied = true, true
+	c.later()
+	return true
+}
+
+// copyMost is the length of the longest message that SendCopy copies.
+const copyMost = 1024
 
 // PostWrite posts an RDMA Write.
 func (c *loopbackConn) PostWrite(id uint64, wr fabric.Write) error {
@@ -152,7 +179,7 @@ func (c *loopbackConn) Invalidate(id uint64, h fabric.Handle) (done bool, err er
 	r.dying = true
 	c.regions[h] = r
 	w := c.work.add()
-	w.id, w.op, w.parts, w.into, w.invalidate = id, fabric.OpInvalidate, w.parts[:0], nil, 0
+	w.id, w.op, w.parts, w.into, w.invalidate, w.copied = id, fabric.OpInvalidate, w.parts[:0], nil, 0, false
 	w.at = fabric.Region{Handle: h}
 	c.later()
 	return false, nil

@@ -31,6 +31,7 @@ func Run(t *testing.T, open func(t *testing.T) *Fixture) {
 		{"SendParts", testSendParts},
 		{"ReceiveOrder", testReceiveOrder},
 		{"ReceiveInPlace", testReceiveInPlace},
+		{"SendCopy", testSendCopy},
 		{"PingPong", testPingPong},
 		{"Silent", testSilent},
 		{"OneLoop", testOneLoop},

@@ -136,6 +136,72 @@ func testReceiveInPlace(t *testing.T, f *Fixture) {
 	}
 }
 
+// testSendCopy: messages that were copied and others arrive in the order of posting, although the memory of those that
+// were copied is used again at once, and the last of them before the connection ends.
+func testSendCopy(t *testing.T, f *Fixture) {
+	const messages = 300
+	p := f.connect(t, pairOptions{
+		dial:   fabric.ConnOptions{Sends: messages},
+		accept: fabric.ConnOptions{Receives: messages + 2},
+		prepare: func(_, other *endpoint) {
+			other.receives, other.repost, other.size = messages+2, false, 64<<10
+		},
+	})
+	c, ok := ability[fabric.CopySender](t, "CopySender", p.dial.conn)
+	if !ok {
+		return
+	}
+	var want [][]byte
+	for i := range messages {
+		want = append(want, testkit.Pattern(4*(1+i*i*i%(400*(1+i%3))), uint32(i)))
+	}
+	copied := 0
+	p.dial.do(func() {
+		for i, m := range want {
+			b := bytes.Clone(m)
+			parts := [][]byte{b[:4], nil, b[4:]}
+			if i%5 != 4 && c.SendCopy(parts) {
+				copied++
+				clear(b)
+				clear(parts)
+			} else if _, err := p.dial.postSend(fabric.Send{Parts: parts}); err != nil {
+				t.Errorf("PostSend %d: %v", i, err)
+				return
+			}
+			if i%50 == 49 {
+				p.dial.conn.Flush()
+			}
+		}
+	})
+	for i, got := range p.other.waitMessages(messages) {
+		if !bytes.Equal(got, want[i]) {
+			t.Fatalf("message %d differs: %d octets, want %d", i, len(got), len(want[i]))
+		}
+	}
+	if copied == 0 {
+		t.Error("no message was copied")
+	}
+	calls := 0
+	p.dial.do(func() {
+		p.dial.mu.Lock()
+		calls = p.dial.calls
+		p.dial.mu.Unlock()
+		for try := 0; try < 2 && !c.SendCopy([][]byte{{1, 2, 3, 4}}); try++ {
+			if try == 1 {
+				t.Error("a message of 4 octets is not copied")
+			}
+		}
+	})
+	p.dial.wait("call of Completed", func() bool { return p.dial.calls > calls })
+	p.dial.do(func() {
+		p.dial.conn.Close(nil)
+		if c.SendCopy([][]byte{{1}}) {
+			t.Error("SendCopy after Close")
+		}
+	})
+	// Completed complains about completions with ID 0.
+}
+
 // checkOrder checks that the completions of one kind of work came in the order of
 // posting.
 func checkOrder(t *testing.T, e *endpoint, op fabric.Op) {
