@@ -1,6 +1,8 @@
 package iwarp
 
 import (
+	"encoding/binary"
+
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/wire"
 )
@@ -428,7 +430,7 @@ func (q *qp) emit(b *batch, head []byte, parts [][]byte, n int) bool {
 
 // endShort adds the pad and the CRC to the FPDU that begins at b.lin[start], all of which is in b.lin.
 func (t *tx) endShort(b *batch, start, pad int) {
-	b.lin = append(b.lin, zeros[:pad]...)
+	b.lin = binary.LittleEndian.AppendUint32(b.lin, 0)[:len(b.lin)+pad]
 	crc := uint32(0)
 	if t.crc {
 		crc = wire.Checksum(b.lin[start:])

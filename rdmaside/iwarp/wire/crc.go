@@ -8,7 +8,7 @@ import (
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // Checksum returns the CRC32c of b.
-func Checksum(b []byte) uint32 { return crc32.Checksum(b, castagnoli) }
+func Checksum(b []byte) uint32 { return crc32.Update(0, castagnoli, b) }
 
 // Update returns crc extended by b. The CRC32c of no octets is 0.
 func Update(crc uint32, b []byte) uint32 { return crc32.Update(crc, castagnoli, b) }

@@ -1,6 +1,9 @@
 package wire
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"slices"
+)
 
 // An Untagged is the FPDU header before an untagged DDP Segment, viewed in place.
 //
@@ -44,13 +47,15 @@ func (b Untagged) Len() int { return b.Control().ULPDULen() + 2 - UntaggedLen }
 // AppendUntagged appends the header of a segment with n octets of payload. The
 // queue is op's.
 func AppendUntagged(b []byte, op Opcode, last bool, invalidate, msn, mo uint32, n int) []byte {
-	var h [UntaggedLen]byte
-	putControl(h[:], n+UntaggedLen-2, op, last)
+	at := len(b)
+	b = slices.Grow(b, UntaggedLen)[:at+UntaggedLen] // built in place: to append an array calls memmove
+	h := b[at:]
+	putControl(h, n+UntaggedLen-2, op, last)
 	binary.BigEndian.PutUint32(h[4:], invalidate)
 	binary.BigEndian.PutUint32(h[8:], op.Queue())
 	binary.BigEndian.PutUint32(h[12:], msn)
 	binary.BigEndian.PutUint32(h[16:], mo)
-	return append(b, h[:]...)
+	return b
 }
 
 // A ReadRequest is the FPDU header of a Read Request, RDMAP header included.
