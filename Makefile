@@ -20,7 +20,7 @@ REVISION ?= $(shell git rev-parse HEAD 2>/dev/null)
 SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 LDFLAGS = -ldflags '-X main.version=$(VERSION) -X main.revision=$(REVISION)'
 
-.PHONY: help build build-ibverbs build-otel release packages package-test reproduce vulnerabilities test check lint unit conformance mutate fuzz chaos lab-test lab pair ipvs size-check chart site bench bench-tools bench-peers bench-chain bench-gateways bench-neighbours bench-sessions bench-tls install clean
+.PHONY: help build build-ibverbs build-otel release packages package-test reproduce vulnerabilities test check lint unit conformance mutate fuzz chaos lab-test lab pair ipvs size-check chart site bench bench-tools bench-peers bench-chain bench-gateways bench-neighbours bench-sessions bench-tls profile install clean
 
 build: ## bin/rdmabridge, static
 	CGO_ENABLED=0 $(GO) build -trimpath $(LDFLAGS) -o bin/rdmabridge ./cmd/rdmabridge
@@ -55,6 +55,9 @@ test: install ## all tests, those against real peers included; about 20 minutes 
 install: ## Debian packages, the lab's kernel, Go modules
 	deploy/lab/install.sh
 	$(GO) mod download
+
+# Without the profile of cmd/rdmabridge, with which each package would be looked at twice.
+lint unit fuzz: export GOFLAGS := $(GOFLAGS) -pgo=off
 
 check: lint unit ## lint, and all tests except those against real peers
 
@@ -132,6 +135,9 @@ bench-peers: build bench-tools ## the same loads on the bridge, HAProxy, nginx a
 
 bench-chain: build bench-tools ## two bridges one behind the other, and two HAProxy: docs/bench-chain.md
 	deploy/bench/peers.sh chain
+
+profile: build ## cmd/rdmabridge/default.pgo, by which go build inlines: docs/bench.md
+	deploy/bench/profile.sh
 
 clean:
 	rm -rf bin out
