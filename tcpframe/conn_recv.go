@@ -160,8 +160,8 @@ func (c *Conn) room(n, arrived int) bool {
 		return false
 	}
 	c.memSince = 0
-	b.Resize(cap(b.Bytes()))
 	buf := b.Bytes()
+	buf = buf[:cap(buf)]
 	if c.record != nil {
 		c.copied += copy(buf, c.buf[:c.have])
 		c.memory.Return(c.record)

@@ -57,9 +57,8 @@ func (c *Conn) SendCopy(parts [][]byte) bool {
 		c.enqueue(r, false)
 	}
 	b := r.block
-	var mark [markLen]byte
-	putMark(&mark, n)
-	b.n += copy(b.buf[b.n:], mark[:])
+	putMark((*[markLen]byte)(b.buf[b.n:]), n)
+	b.n += markLen
 	for _, p := range parts {
 		b.n += copy(b.buf[b.n:], p)
 	}
