@@ -110,7 +110,10 @@ func (b *Batch) Flush() {
 func (b *Batch) settle(part *batchPart) {
 	p, calls, credits := part.pool, part.calls, part.credits
 	var after aftermath
-	now := time.Now() // once, and not under the lock
+	var now time.Time
+	if calls.head != nil {
+		now = time.Now() // once, and not under the lock
+	}
 	for len(credits) > 0 || calls.head != nil {
 		n := min(len(credits), mostAtOnce)
 		b.handOver(p, credits[:n], &calls, now, &after)

@@ -64,6 +64,9 @@ func (t *tally) next() *answered {
 
 // count counts the Calls that were added.
 func (t *tally) count() {
+	if t.n == 0 {
+		return
+	}
 	list := t.list[:t.n]
 	t.n = 0
 	for rest := list; len(rest) > 0; {

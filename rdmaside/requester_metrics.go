@@ -1,6 +1,8 @@
 package rdmaside
 
 import (
+	"math/bits"
+
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
@@ -73,6 +75,7 @@ func NewRequesterMetrics(reg *metrics.Registry, upstream string) *RequesterMetri
 // before it, and a Call would make five.
 type requesterTally struct {
 	calls                              [len(callShapes)][len(replyShapes)]uint32
+	shapes                             uint16 // a bit for each element of calls that is not 0
 	octetsSent, octetsReceived, copied uint64
 	chunks                             [chunkKinds]uint64
 }
@@ -87,17 +90,16 @@ func (t *requesterTally) sent(s ulb.Shape, octets int, argument uint32) {
 		t.chunks[chunkPositionZero] += uint64(octets)
 	}
 	t.calls[s.Call][s.Reply]++
+	t.shapes |= 1 << (int(s.Call)*len(replyShapes) + int(s.Reply))
 	t.octetsSent += uint64(octets)
 }
 
 // add adds t and empties it.
 func (m *RequesterMetrics) add(t *requesterTally) {
-	for i := range t.calls {
-		for j, n := range t.calls[i] {
-			if n > 0 {
-				m.calls[i][j].Add(uint64(n))
-			}
-		}
+	for ; t.shapes != 0; t.shapes &= t.shapes - 1 {
+		bit := bits.TrailingZeros16(t.shapes)
+		i, j := bit/len(replyShapes), bit%len(replyShapes)
+		m.calls[i][j].Add(uint64(t.calls[i][j]))
 	}
 	addSome(m.octetsSent, t.octetsSent)
 	addSome(m.octetsReceived, t.octetsReceived)
