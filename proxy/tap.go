@@ -401,12 +401,12 @@ func (f *front) tellOver(c *call) {
 
 // tapSent has the Tap see c, which is being sent.
 func (m *tcpConn) tapSent(c *call) {
-	c.tapSent(m.loop, m, m.opts.Credits, len(m.pending))
+	c.tapSent(m.loop, m, m.opts.Credits, m.pending.Len())
 }
 
 // tapReply has the Tap see the Reply of c, which has just come.
 func (m *tcpConn) tapReply(c *call) {
-	c.tapReply(m.loop, m, false, m.opts.Credits, len(m.pending))
+	c.tapReply(m.loop, m, false, m.opts.Credits, m.pending.Len())
 }
 
 // tapSent has the Tap see c, which has just been sent.

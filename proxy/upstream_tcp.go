@@ -11,6 +11,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/proxyheader"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/xids"
 	"github.com/rdmabridge/rdmabridge/pool"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
@@ -29,11 +30,11 @@ type tcpConn struct {
 	start     *tlsStart // nil without TLS, and once it has begun
 	securedAt time.Time // when it had begun
 
-	pending map[uint32]*call // by XID
-	oldest  *call            // the pending Call that was sent first
-	newest  *call            // the pending Call that was sent last
-	due     *call            // the pending Call that was sent first of those that are not late
-	kept    int              // pending Calls that are past their deadline and stay: see overdue
+	pending xids.Table[*call]
+	oldest  *call // the pending Call that was sent first
+	newest  *call // the pending Call that was sent last
+	due     *call // the pending Call that was sent first of those that are not late
+	kept    int   // pending Calls that are past their deadline and stay: see overdue
 	timer   *time.Timer
 	ending  bool
 	leaving bool  // another connection has replaced this one: see leave
@@ -65,7 +66,7 @@ const (
 // dialTCP makes a connection to addr, an address of endpoint, for owner unless that is nil. t learns
 // whether the server answers.
 func dialTCP(ctx context.Context, u *upstream, l *eventLoop, endpoint, addr string, t *addressTrial, s *pool.Seat, owner connOwner) (pool.Member, error) {
-	m := &tcpConn{u: u, opts: u.settings(), seat: s, loop: l, back: callbacks{owner: owner}, pending: make(map[uint32]*call), heard: u.p.engine.Now()}
+	m := &tcpConn{u: u, opts: u.settings(), seat: s, loop: l, back: callbacks{owner: owner}, pending: xids.New[*call](0), heard: u.p.engine.Now()}
 	m.probe = probe{u: u, m: m, seat: s, loop: l, owner: owner, trial: t}
 	s.Granted(0, pool.Elsewhere) // primed grants the credits
 	o := tcpframe.DialOptions{
@@ -143,12 +144,12 @@ func (m *tcpConn) send(c *call) {
 	case m.back.owner != nil && !m.back.owner.carries(c):
 		c.unsent(m, errMoved)
 		return
-	case m.pending[c.rdma.XID] != nil || m.probe.is(c.rdma.XID):
+	case m.pending.Get(c.rdma.XID) != nil || m.probe.is(c.rdma.XID):
 		c.unsent(m, rdmaside.ErrBusyXID)
 		return
 	}
 	c.usesSeldom = true
-	m.pending[c.rdma.XID] = c
+	m.pending.Put(c.rdma.XID, c)
 	m.link(c)
 	if m.probe.dozing {
 		m.probe.busy()
@@ -191,7 +192,7 @@ func (m *tcpConn) link(c *call) {
 
 // unlink removes c from the pending Calls.
 func (m *tcpConn) unlink(c *call) {
-	delete(m.pending, c.rdma.XID)
+	m.pending.Remove(c.rdma.XID)
 	if m.due == c {
 		m.due = c.sent.newer
 	}
@@ -262,7 +263,7 @@ func (m *tcpConn) Record(_ *tcpframe.Conn, b tcpframe.Buffer) {
 		m.probe.done(true)
 		return
 	}
-	c := m.pending[xid]
+	c := m.pending.Get(xid)
 	if !ok || mtype != oncrpc.TypeReply || c == nil {
 		m.u.stray.Inc()
 		b.Release()
@@ -410,7 +411,7 @@ func (m *tcpConn) leave() {
 
 // ask is part of probed.
 func (m *tcpConn) ask(p *probe) error {
-	if m.ending || m.leaving || !m.conn.Open() || m.pending[p.call.XID] != nil {
+	if m.ending || m.leaving || !m.conn.Open() || m.pending.Get(p.call.XID) != nil {
 		return errUnasked
 	}
 	// The connection may keep what is queued until it ends, and p's memory is released

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/xids"
 	"github.com/rdmabridge/rdmabridge/rdmaside/credit"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
@@ -53,7 +54,7 @@ type Requester struct {
 	credits      credit.Account
 	grants       announcedGrants
 	recvs        recvRing
-	xids         xidTable
+	xids         xids.Table[int32] // the slot of each pending Call, plus one
 	slots        []pendingCall
 	idle         []int32       // free slots
 	oldest       int32         // first in the list of pending Calls, in the order sent; -1 for none
@@ -125,7 +126,7 @@ func newRequester(o RequesterOptions, on loop.Loop, w Watcher) (*Requester, erro
 		r.idle[i] = int32(o.Credits - 1 - i)
 	}
 	r.reverse.init(o.ReverseReceives)
-	r.xids.init(o.Credits)
+	r.xids = xids.New[int32](o.Credits)
 	r.recvs.init(o.Credits+o.ReverseReceives+extraReceives, o.ReceiveSize, o.Memory)
 	return r, nil
 }
@@ -236,7 +237,7 @@ func (r *Requester) closed(err error) {
 		if pc.sending {
 			panic(fmt.Sprintf("BUG: fabric: %s closed with a Send posted", r.info.Provider))
 		}
-		r.xids.remove(pc.call.XID)
+		r.xids.Remove(pc.call.XID)
 		pc.handles = [callHandles]fabric.Handle{}
 		// A Reply that only waited for its handles to be invalidated is
 		// delivered.

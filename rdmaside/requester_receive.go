@@ -98,7 +98,7 @@ func (r *Requester) received(c *fabric.Completion) {
 // answered, and another connection would end in the same way.
 func (r *Requester) betrayed(pc *pendingCall, h fabric.Handle) {
 	err := refusal{reasonHandle, fmt.Errorf("handle %#08x invalidated is not the call's", uint32(h))}
-	r.xids.remove(pc.call.XID)
+	r.xids.Remove(pc.call.XID)
 	pc.refused(err)
 	r.distrust(pc.call, err)
 }
@@ -136,18 +136,16 @@ func (r *Requester) decode(b []byte) (pc *pendingCall, n int) {
 		r.metrics.droppedProc.Inc()
 		return nil, 0
 	}
-	slot, ok := r.xids.get(h.XID)
-	if !ok {
+	if pc = r.pending(h.XID); pc == nil {
 		r.metrics.droppedStray.Inc()
-		return nil, 0
 	}
-	return &r.slots[slot], n
+	return pc, n
 }
 
 // replied handles the answer to pc: r.header, and the Payload stream b[n:] in Receive buffer i.
 func (r *Requester) replied(pc *pendingCall, i, n int, b []byte) {
 	h := &r.header
-	r.xids.remove(h.XID)
+	r.xids.Remove(h.XID)
 	pc.replied = true
 	r.announced(pc, h.Credits)
 	fatal := false

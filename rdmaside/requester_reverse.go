@@ -239,8 +239,7 @@ func (r *Requester) isReverse(h *rpcrdma.Header, payload []byte) bool {
 	case rpcrdma.Msg:
 		return len(payload) >= 8 && binary.BigEndian.Uint32(payload[4:]) == oncrpc.TypeCall
 	case rpcrdma.NoMsg:
-		_, pending := r.xids.get(h.XID)
-		return len(h.Reads) > 0 && h.Reads[0].Position == 0 && !(pending && h.Reply != nil)
+		return len(h.Reads) > 0 && h.Reads[0].Position == 0 && !(h.Reply != nil && r.pending(h.XID) != nil)
 	}
 	return false
 }

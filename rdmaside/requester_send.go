@@ -79,7 +79,7 @@ func (r *Requester) Send(c *Call) error {
 	if r.credits.Free() == 0 {
 		return ErrNoCredit
 	}
-	if _, busy := r.xids.get(c.XID); busy {
+	if r.pending(c.XID) != nil {
 		return ErrBusyXID
 	}
 	// The peer may answer every outstanding Call and send Calls in the reverse direction, and
@@ -113,6 +113,14 @@ func (r *Requester) Send(c *Call) error {
 	return nil
 }
 
+// pending returns the Call with this XID that has no answer yet, or nil.
+func (r *Requester) pending(xid uint32) *pendingCall {
+	if i := r.xids.Get(xid); i != 0 {
+		return &r.slots[i-1]
+	}
+	return nil
+}
+
 // accept assigns c to the slot pc.
 func (r *Requester) accept(pc *pendingCall, c *Call) {
 	if !r.credits.Take() {
@@ -120,7 +128,7 @@ func (r *Requester) accept(pc *pendingCall, c *Call) {
 	}
 	r.idle = r.idle[:len(r.idle)-1]
 	pc.call, pc.fate = c, InLimbo
-	r.xids.put(c.XID, int(pc.index))
+	r.xids.Put(c.XID, pc.index+1)
 	r.enqueue(pc)
 }
 
@@ -289,7 +297,7 @@ func (r *Requester) undo(pc *pendingCall, c *Call, err error) error {
 		return err
 	}
 	r.accept(pc, c)
-	r.xids.remove(c.XID) // the peer never saw the Call, so its XID may be used again
+	r.xids.Remove(c.XID) // the peer never saw the Call, so its XID may be used again
 	pc.replied, pc.fate, pc.err = true, NotSent, err
 	return nil
 }

@@ -27,8 +27,8 @@ func (r *Requester) warm(cs []fabric.Completion) {
 		if len(b) < rpcrdma.PlainLen {
 			continue // it is not the answer to a Call, or did not come in place
 		}
-		if slot, ok := r.xids.get(binary.BigEndian.Uint32(b)); ok && r.slots[slot].call != nil {
-			r.warmth += r.opts.Warm(r.slots[slot].call)
+		if pc := r.pending(binary.BigEndian.Uint32(b)); pc != nil && pc.call != nil {
+			r.warmth += r.opts.Warm(pc.call)
 		}
 	}
 }
