@@ -1,6 +1,6 @@
 #!/bin/bash
 # count.sh [BINARY[@KIND]...] counts what a small Call costs a bridge: instructions, and misses of two caches, for each
-# GETATTR that goes from TCP clients to an RDMA server. It needs valgrind (Debian 12), whose callgrind counts. It is
+# GETATTR that goes from TCP clients to a server. It needs valgrind (Debian 12), whose callgrind counts. It is
 # for changes of a few percent, which no clock shows on a machine that others use, too. With several binaries, a line
 # for each; the first is the baseline. BINARY@rules has a hundred rules, all of which are looked at for each Call and
 # only the last of which matches; BINARY@tenants has a hundred tenants, and the load belongs to the last.
@@ -8,13 +8,13 @@
 # The figures are those of the bridge's own code, of gnet, and of copying and clearing memory: Go's scheduler and its
 # timers run by the clock, and emulation slows the clock down by a factor of 50. The second cache has 1 MiB.
 #
-# In the environment, CONNS and DEPTH are the load (default 256 and 16), SECONDS_COUNTED how long it counts (default
-# 8), PORT the first of two ports (default 21190), and OUT a folder for callgrind's files, for callgrind_annotate.
-# It ends all processes that it has started.
+# In the environment, CONNS and DEPTH are the load (default 256 and 16), TRANSPORT is that of the server (default rdma),
+# SECONDS_COUNTED how long it counts (default 8), PORT the first of two ports (default 21190), and OUT a folder for
+# callgrind's files, for callgrind_annotate. It ends all processes that it has started.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-conns=${CONNS:-256} depth=${DEPTH:-16} counted=${SECONDS_COUNTED:-8} port=${PORT:-21190}
+conns=${CONNS:-256} depth=${DEPTH:-16} counted=${SECONDS_COUNTED:-8} port=${PORT:-21190} transport=${TRANSPORT:-rdma}
 ((${#@} > 0)) || set -- bin/rdmabridge
 for tool in valgrind callgrind_control ss; do
     command -v $tool >/dev/null || { echo "count.sh: $tool is missing (apt-get install valgrind iproute2)" >&2; exit 1; }
@@ -54,7 +54,7 @@ summary() {
         /^events:/ { for (i = 2; i <= NF; i++) column[$i] = i - 1; next }
         /^fn=/     { wanted = ours(named($0)); next }
         /^cfn=/    { called = named($0); sub(/'"'"'[0-9]+$/, "", called); next }
-        /^calls=/  { if (called ~ /rdmaside\.\(\*Requester\)\.Send$/) { split($1, c, "="); calls += c[2] } inclusive = 1; next }
+        /^calls=/  { if (called ~ /proxy\.\(\*front\)\.begin$/) { split($1, c, "="); calls += c[2] } inclusive = 1; next }
         /^[0-9+*-]/ {
             if (inclusive) { inclusive = 0; next }
             if (!wanted) next
@@ -92,7 +92,7 @@ YAML
     fi
     cat <<YAML
 upstreams:
-  - {name: bench, transport: rdma, endpoints: ["127.0.0.1:$((port + 1))"]}
+  - {name: bench, transport: $transport, endpoints: ["127.0.0.1:$((port + 1))"]}
 loops: 1
 admin: {address: none}
 log: {level: warn, format: console}
@@ -113,7 +113,7 @@ for what; do
     binary=${what%@*} kind=
     [ "$binary" = "$what" ] || kind=${what##*@}
     config "$kind" > "$dir/$number.yaml"
-    "$binary" bench server --listen "127.0.0.1:$((port + 1))" --transport rdma >/dev/null 2>&1 &
+    "$binary" bench server --listen "127.0.0.1:$((port + 1))" --transport "$transport" >/dev/null 2>&1 &
     server=$! pids=($!)
     listens $((port + 1))
     # A collection of garbage would count for whatever Calls it interrupts, and valgrind 3.19 does not know RDTSCP.
