@@ -16,10 +16,9 @@ out=$PWD/out/test
 rm -rf "$out"
 mkdir -p "$out"
 trap 'trap - INT; kill 0' INT # the steps in the background, too
-# Tests are compiled without the profile of cmd/rdmabridge (deploy/bench/profile.sh): with it, all packages would be
-# compiled twice.
-flags=${GOFLAGS:-}
-export GOFLAGS="$flags -trimpath -pgo=off"
+# All is compiled as make build does it, so that each step finds the packages of the others, but without the profile of
+# cmd/rdmabridge (deploy/bench/profile.sh): with it, all packages would be compiled twice.
+export GOFLAGS="${GOFLAGS:-} -trimpath -pgo=off"
 
 # step NAME COMMAND...: runs a command. A silent one shows every 30 seconds that it is running.
 step() {
@@ -61,6 +60,8 @@ tests() {
 }
 
 # The lab begins as soon as its own programs are compiled.
+step build make build
+step build go tool preprofile -i cmd/rdmabridge/default.pgo -o /dev/null # fails if go build would
 step build go build -o "$out/testlog" ./internal/testlog
 step build go test -c -tags lab -o /dev/null ./cmd/rdmabridge
 export RDMABRIDGE_LAB_INITRD=$out/guest.cpio
@@ -90,7 +91,6 @@ vulnerable() {
 }
 compiling() {
     renice -n 19 "$BASHPID" > /dev/null
-    step build env GOFLAGS="$flags" make build
     step build sh -c 'go list -race -test -export ./... > /dev/null'
     step vulnerabilities vulnerable
     # shellcheck disable=SC2086 # one word for each package

@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -126,6 +127,7 @@ func TestPair(t *testing.T) {
 	off.KillBridge()
 	off.Configure(t, strings.Replace(pairConfig, hapair.Source, off.Address, 1))
 	off.StartBridge(t)
+	server.delay.Store(int64(200 * time.Millisecond)) // so that Calls are at the server when the bridge is killed, however busy the machine is
 	clients = startPairClients(t, 100, 16)
 	clients.going(t, time.Now(), pairBound)
 	on.KillBridge()
@@ -139,6 +141,8 @@ func TestPair(t *testing.T) {
 // A onceServer executes the Calls of pairClients. Like Linux's duplicate request cache it knows a Call by its XID, the
 // address and port that it came from, and its arguments, and answers what it knows without executing it.
 type onceServer struct {
+	delay atomic.Int64 // before each Reply, in nanoseconds
+
 	mu       sync.Mutex
 	cache    map[onceKey][]byte
 	executed map[string]int // by the Calls' own names
@@ -153,6 +157,7 @@ type onceKey struct {
 
 func newOnceServer(t *testing.T) *onceServer {
 	s := &onceServer{cache: make(map[onceKey][]byte), executed: make(map[string]int)}
+	s.delay.Store(int64(5 * time.Millisecond))
 	l, err := net.Listen("tcp", hapair.Outside+":2050")
 	if err != nil {
 		t.Fatal(err)
@@ -189,7 +194,7 @@ func (s *onceServer) serve(ctx context.Context, c net.Conn) {
 			return
 		}
 		reply := s.execute(m, from)
-		time.AfterFunc(5*time.Millisecond, func() {
+		time.AfterFunc(time.Duration(s.delay.Load()), func() {
 			write.Lock()
 			defer write.Unlock()
 			_ = testkit.WriteRecord(c, reply)
