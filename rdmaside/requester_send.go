@@ -22,8 +22,8 @@ const (
 // A pendingCall is a slot of a Requester and the Call in it.
 //
 // The Call completes when three things have happened, in any order: its Send has
-// completed (B1), its Reply has come, and its handles are invalidated (B4). It
-// also completes when the connection is closed.
+// completed (B1), or was copied when it was posted; its Reply has come; and its
+// handles are invalidated (B4). It also completes when the connection is closed.
 type pendingCall struct {
 	index int32 // index in Requester.slots; constant
 	call  *Call // nil when the slot is free
@@ -39,7 +39,7 @@ type pendingCall struct {
 	handles [callHandles]fabric.Handle   // 0 when there is none or it is invalidated
 	offered [callHandles]rpcrdma.Segment // the segments as advertised
 
-	sending bool // the Send has not completed
+	sending bool // the Send was not copied, and has not completed
 	replied bool // the peer has answered
 	fate    Fate
 	err     error // why the Call has failed; nil if it has a Reply or is still outstanding

@@ -62,6 +62,7 @@ profile() {
     sleep 1
     curl -sf "http://$(addr 6)/debug/pprof/profile?seconds=$each" > "$dir/$number.pprof"
     wait "$load" || { cat "$dir/load.log" >&2; exit 1; }
+    unset 'pids[-1]' # another process may get its number
     grep -E '^(work|calls/s)' "$dir/load.log" | tr -s ' ' | paste -sd' '
 }
 

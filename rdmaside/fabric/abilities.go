@@ -100,8 +100,9 @@ type CopySender interface {
 	Conn
 	// SendCopy posts a message as PostSend does, but copies the parts, which are the caller's again when it returns, and
 	// takes no place among ConnOptions.Sends. There is no Completion, not even when the connection ends, but a call of
-	// Handler.Completed follows soon, with no completions if there are none. If the message is too long for that, if it
-	// cannot be built now, or if the connection has ended, SendCopy does nothing and reports false.
+	// Handler.Completed follows soon, with no completions if there are none, or one of Handler.Closed. If the message is
+	// too long for that, if it cannot be built now, or if the connection has ended, SendCopy does nothing and reports
+	// false.
 	SendCopy(parts [][]byte) bool
 }
 
