@@ -22,8 +22,9 @@
 // The octets of messages are in memory of package regmem. They are lent and not
 // copied, with these exceptions: a short message is copied where it would
 // otherwise occupy a large block (copyBelow, shrinkBelow, and the messages of the
-// reverse direction), and a Reply in parts is joined when its data items can only
-// be found in one piece.
+// reverse direction), or where all that belongs to its Call is then free while it
+// is in the cache (Exchange.keepCall, [fabric.CopySender]), and a Reply in parts is
+// joined when its data items can only be found in one piece.
 //
 // Buffers of Work Requests follow four rules. Each has an assertion:
 //

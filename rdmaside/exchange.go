@@ -28,8 +28,8 @@ const (
 )
 
 const (
-	// exchangeBuffer is the length in octets of each Exchange's buffer. It holds
-	// the Transport header of a Reply and, at its end, the shortest RPC Reply.
+	// exchangeBuffer is the length in octets of each Exchange's buffer. It holds a short Call until
+	// the Call is answered, then the Transport header of the Reply and, at its end, the shortest RPC Reply.
 	exchangeBuffer    = 512
 	exchangeHeaderMax = exchangeBuffer - oncrpc.ReplyHeader
 )
@@ -50,7 +50,7 @@ type Exchange struct {
 	xid        uint32
 	invalidate fabric.Handle // the only handle offered, when Send With Invalidate may be used; else 0
 	recv       int           // index of the Receive buffer that holds the Call or the part that came inline; -1 for none
-	inline     []byte        // the Payload stream in that Receive buffer
+	inline     []byte        // the Payload stream in that Receive buffer, or in buffer
 
 	// The plain Call.
 	pulled  *regmem.Lease // holds message unless it came inline
@@ -81,6 +81,13 @@ type Exchange struct {
 // Conn returns the connection.
 func (x *Exchange) Conn() *ResponderConn { return x.conn }
 
+// keepCall copies the message b, of up to exchangeHeaderMax octets, to x's buffer.
+func (x *Exchange) keepCall(b []byte) []byte {
+	kept := x.buffer.Bytes()[:len(b):exchangeHeaderMax]
+	copy(kept, b)
+	return kept
+}
+
 // XID returns the transaction ID as it arrived, in the Transport header and in
 // the Call.
 func (x *Exchange) XID() uint32 { return x.xid }
@@ -88,6 +95,9 @@ func (x *Exchange) XID() uint32 { return x.xid }
 // Message returns the plain RPC Call, contiguous and in memory of a regmem arena.
 // The handler may write to it. It is valid until Reply or Abort.
 func (x *Exchange) Message() []byte { return x.message }
+
+// Header returns the header of Message, parsed. It is valid as long as Message is.
+func (x *Exchange) Header() *oncrpc.Call { return &x.call }
 
 // An exchangeQueue is a list of Exchanges, first in first out.
 type exchangeQueue struct{ first, last *Exchange }
@@ -168,11 +178,13 @@ func (c *ResponderConn) recycle(x *Exchange) {
 		c.memory.Release(x.pulled, x.isWhole)
 		x.pulled, x.isWhole = nil, false
 	}
-	for _, l := range [...]**regmem.Lease{&x.whole, &x.large} {
-		if *l != nil {
-			(*l).Release()
-			*l = nil
-		}
+	if x.whole != nil {
+		x.whole.Release()
+		x.whole = nil
+	}
+	if x.large != nil {
+		x.large.Release()
+		x.large = nil
 	}
 	if x.done != nil {
 		x.done.Release()

@@ -84,9 +84,9 @@ func (s *Responder) Accept(ctx context.Context, in fabric.Incoming, on loop.Loop
 // methods must be called on that loop unless they say otherwise.
 //
 // It has a Receive for each credit that its Requester may count on, a few spare
-// ones, and some for Calls beyond the grant (responder_excess.go). A Call that came whole and inline keeps its Receive buffer until it
-// is answered. That buffer is posted again before the answer is, unless there are
-// more than needed. So the Receives posted and the Calls unanswered always add up
+// ones, and some for Calls beyond the grant (responder_excess.go). A Call that came whole and inline keeps its
+// Receive buffer until it is answered, unless it is short and is copied. That buffer is posted again before the
+// answer is, unless there are more than needed. So the Receives posted and the Calls unanswered always add up
 // to more than the grant, and no memory is leased to keep it so. From the first
 // reverse Call on there is also a Receive for each reverse Call that may be
 // outstanding: reverseCalls.receives.
@@ -110,6 +110,7 @@ type ResponderConn struct {
 
 	// Owned by the loop.
 	conn      fabric.Conn
+	copier    fabric.CopySender // conn, if it has this ability
 	state     connState
 	asked     bool  // this side closed the connection, for reason
 	reason    error // valid when ended, or asked
@@ -175,6 +176,7 @@ func (c *ResponderConn) connOptions() fabric.ConnOptions {
 		Handles:     1,  // a Responder registers nothing; 0 means 4096
 		IRD:         -1, // a Responder serves no Reads
 		ORD:         c.responder.opts.ORD,
+		InPlace:     true, // received copies short Calls
 	}
 }
 
@@ -193,6 +195,7 @@ func (h *responderHandler) Closed(err error) { (*ResponderConn)(h).closed(err) }
 
 func (c *ResponderConn) setup(conn fabric.Conn) error {
 	c.conn, c.recvs.conn = conn, conn
+	c.copier, _ = conn.(fabric.CopySender)
 	c.info = conn.Info()
 	c.ord = min(c.responder.opts.ORD, c.info.ORD)
 	if n := c.info.MaxMessage; n != 0 {

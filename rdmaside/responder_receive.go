@@ -48,6 +48,9 @@ func (c *ResponderConn) received(p *fabric.Completion) {
 		return
 	}
 	b = b[:p.Bytes]
+	if p.Data != nil {
+		b = p.Data
+	}
 	xid, credits, plain := rpcrdma.ParsePlain(b)
 	if plain {
 		// The RPC message tells the direction: RFC 8167 Section 4.1.
@@ -57,18 +60,32 @@ func (c *ResponderConn) received(p *fabric.Completion) {
 		}
 	}
 	if (len(c.parked) > 0 || c.grants.Full()) && isCall(b) {
-		c.exceed(i, b) // behind those that wait: the order of arrival is kept
+		c.exceed(i, c.place(i, p)) // behind those that wait: the order of arrival is kept
 		return
 	}
 	x := c.exchange()
-	if x == nil {
-		c.park(i, int(p.Bytes))
-		return
+	switch {
+	case x == nil:
+		c.park(i, len(c.place(i, p)))
+	case p.Data != nil && len(b) <= exchangeHeaderMax:
+		// The Receive buffer is needed for nothing, and x, which was used a moment ago, is in the cache.
+		b = x.keepCall(b)
+		c.responder.metrics.copied.Add(uint64(len(b)))
+		c.repostBuffer(i)
+		c.message(x, -1, b)
+	default:
+		c.message(x, i, c.place(i, p))
 	}
-	c.message(x, i, b)
 }
 
-// message handles b, which is in Receive buffer i and is not a reverse Reply,
+// place returns the message of p, in Receive buffer i. It copies a message that came in place.
+func (c *ResponderConn) place(i int, p *fabric.Completion) []byte {
+	b := c.recvs.bytes(i)[:p.Bytes]
+	copy(b, p.Data)
+	return b
+}
+
+// message handles b, which is in Receive buffer i, or in the buffer of x if i is -1, and is not a reverse Reply,
 // with x.
 func (c *ResponderConn) message(x *Exchange, i int, b []byte) {
 	m := c.responder.metrics

@@ -16,7 +16,7 @@ import (
 // Reply answers with the plain RPC Reply in parts, whose first four octets are
 // the XID of the Call, and completes x. The slice of slices is lent until Reply
 // returns. The octets, in memory of a regmem arena, are lent until done.Release
-// is called, once, on the loop. done may be nil. When the connection is closed,
+// is called, once, on the loop, possibly before Reply returns. done may be nil. When the connection is closed,
 // Reply drops the Reply and releases done at once.
 //
 // If the Reply fits nothing that the Requester offered, the answer is RDMA_ERROR

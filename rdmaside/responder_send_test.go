@@ -1,8 +1,10 @@
 package rdmaside
 
 import (
+	"bytes"
 	"encoding/binary"
 	"testing"
+	"testing/synctest"
 
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
@@ -112,4 +114,47 @@ func TestResponderQueued(t *testing.T) {
 	}
 	s.Close(nil)
 	s.conn.settle(s.loop)
+}
+
+// TestResponderCopies: short answers are copied when they are posted, and what belongs to their Calls is free at once. Short
+// Calls that come in place lie in the buffers of their Exchanges, longer ones in their Receive buffers.
+func TestResponderCopies(t *testing.T) {
+	const calls = 2000 // more than the send queue has room for
+	responderTest(t, nil, func(tc *responderCase) {
+		var want []byte
+		reply := tc.lend(accepted(0, pattern(40, 1)))
+		copied, kept, received, done := 0, 0, 0, &releases{}
+		tc.reply = func(x *Exchange) {
+			if !bytes.Equal(x.Message(), want) {
+				t.Errorf("call\n%x\nwant\n%x", x.Message(), want)
+			}
+			switch n := rpcrdma.PlainLen + len(want); {
+			case x.recv >= 0:
+				received++
+			case n > exchangeHeaderMax || &x.message[0] != &x.buffer.Bytes()[rpcrdma.PlainLen]:
+				t.Errorf("a message of %d octets is neither in its Receive buffer nor in that of its Exchange", n)
+			default:
+				kept++
+			}
+			before := done.n
+			copy(reply, words(x.XID()))
+			x.Reply([][]byte{reply}, done)
+			copied += done.n - before
+		}
+		for xid := range uint32(calls) {
+			want = opaqueCall(xid, int(xid)%150*4)
+			tc.peer.send(0, plain(xid, 8), want)
+			tc.peer.wantSend("an answer")
+		}
+		synctest.Wait()
+		if done.n != calls || copied == 0 || copied == calls {
+			t.Errorf("%d answers released, %d of them at once; want %d, and half of them", done.n, copied, calls)
+		}
+		if kept == 0 || received == 0 {
+			t.Errorf("%d calls in the buffers of their Exchanges, %d in Receive buffers", kept, received)
+		}
+		if c := tc.c; c.work != c.sendRoom() || len(c.idle) != len(c.exchanges) {
+			t.Errorf("room for %d Work Requests of %d, %d idle Exchanges of %d", c.work, c.sendRoom(), len(c.idle), len(c.exchanges))
+		}
+	})
 }

@@ -80,7 +80,10 @@ func (c *rdmaConn) Completed(cs []fabric.Completion) {
 		case p.Op == fabric.OpReceive:
 			b := c.receives[p.ID]
 			delete(c.receives, p.ID)
-			if p.Err == nil {
+			switch {
+			case p.Data != nil:
+				c.offered(p.Data)
+			case p.Err == nil:
 				c.offered(b[:p.Bytes])
 			}
 		case p.Op != fabric.OpRead && c.leases[p.ID] != nil:

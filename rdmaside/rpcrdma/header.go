@@ -278,6 +278,9 @@ func (h *Header) Len() int {
 
 // Append appends the encoded header to b.
 func (h *Header) Append(b []byte) []byte {
+	if h.Proc == Msg && h.Version == Version && len(h.Reads)+len(h.Writes) == 0 && h.Reply == nil {
+		return AppendPlain(b, h.XID, h.Credits)
+	}
 	b = appendFixed(b, h.XID, h.Version, h.Credits, h.Proc)
 	switch h.Proc {
 	case Done:
