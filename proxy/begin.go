@@ -13,7 +13,12 @@ import (
 // and has closed the connection then.
 func (f *front) begin(c *call) bool {
 	h, g, l := &c.h, &f.ledger, f.listener
-	err := oncrpc.ParseCall(c.rdma.Message, h)
+	var err error
+	if x := c.owner.exchange; x != nil {
+		*h = *x.Header()
+	} else {
+		err = oncrpc.ParseCall(c.rdma.Message, h)
+	}
 	if err != nil && !errors.Is(err, oncrpc.ErrVersion) {
 		f.malformed(c, err)
 		return false

@@ -333,11 +333,6 @@ type rdmaHandler struct{ s *Server }
 
 // Call is part of rdmaside.CallHandler.
 func (h rdmaHandler) Call(x *rdmaside.Exchange) {
-	var call oncrpc.Call
-	if err := oncrpc.ParseCall(x.Message(), &call); err != nil {
-		x.Abort()
-		return
-	}
 	loop := x.Conn().Loop().(*serverLoop)
 	r, err := loop.take()
 	if err != nil {
@@ -345,5 +340,5 @@ func (h rdmaHandler) Call(x *rdmaside.Exchange) {
 		return
 	}
 	r.exchange = x
-	r.start(&call)
+	r.start(x.Header())
 }
