@@ -191,7 +191,8 @@ func warm(e *pool.Entry) (sum uint8) {
 		sum++
 	}
 	m := c.rdma.Message
-	for i := 0; i < min(len(m), warmOctets); i += cacheLine {
+	m = m[:min(len(m), warmOctets)]
+	for i := 0; i < len(m); i += cacheLine {
 		sum += m[i]
 	}
 	return sum
@@ -215,8 +216,10 @@ func warmAnswered(rc *rdmaside.Call) (sum uint8) {
 		sum++
 	}
 	m := c.rdma.Message
-	for i := 0; i < min(int(c.rdma.Spare), cap(m)-len(m), warmReply); i += cacheLine {
-		sum += m[:cap(m)][len(m)+i]
+	m = m[len(m):cap(m)]
+	m = m[:min(int(c.rdma.Spare), len(m), warmReply)]
+	for i := 0; i < len(m); i += cacheLine {
+		sum += m[i]
 	}
 	return sum
 }

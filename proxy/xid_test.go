@@ -152,6 +152,24 @@ func TestXIDArguments(t *testing.T) {
 	}
 }
 
+// TestArgumentsHash: the hash is that of earlier versions, so that a Call which is sent again through a bridge of another
+// version has the XID that the server knows. The number is of the version of November 2026.
+func TestArgumentsHash(t *testing.T) {
+	t.Parallel()
+	s := someone()
+	args := make([]byte, hashedArguments+50)
+	for i := range args {
+		args[i] = byte(i*7 + 1)
+	}
+	sum := uint32(0)
+	for n := range args {
+		sum = bits.RotateLeft32(sum, 5) ^ argumentsHash(1, s.call(1, string(args[:n])))
+	}
+	if sum != 0xb788516c {
+		t.Errorf("the hashes of %d arguments have the sum %#x", len(args), sum)
+	}
+}
+
 // TestXIDsOfTheBridge: the Calls that the bridge makes have XIDs of their own.
 func TestXIDsOfTheBridge(t *testing.T) {
 	t.Parallel()

@@ -220,10 +220,11 @@ func (q *qp) buildShort(op wire.Opcode, stag uint32, parts [][]byte, n int) bool
 		return false
 	}
 	start := len(b.lin)
-	b.lin = wire.AppendUntagged(b.lin, op, true, stag, t.msn[wire.QueueSend], 0, n)
+	lin := wire.AppendUntagged(b.lin, op, true, stag, t.msn[wire.QueueSend], 0, n)
 	for _, p := range parts {
-		b.lin = append(b.lin, p...)
+		lin = append(lin, p...)
 	}
+	b.lin = lin
 	t.endShort(b, start, -(wire.UntaggedLen+n)&3)
 	t.copied += n
 	t.msn[wire.QueueSend]++
