@@ -244,8 +244,10 @@ func (c *ResponderConn) closed(err error) {
 	for _, x := range c.exchanges {
 		switch x.state {
 		case exchangeIdle:
-			x.buffer.Release()
-			x.buffer = nil
+			if x.buffer != nil { // it was not answered just now, when a Call before it was dropped
+				x.buffer.Release()
+				x.buffer = nil
+			}
 		case exchangePulling:
 			c.held -= x.pulled.Cap()
 			x.pulled.Unpost()

@@ -225,3 +225,37 @@ func TestResponderAcceptFails(t *testing.T) {
 		})
 	}
 }
+
+// A releaserFunc is a function that is a Releaser.
+type releaserFunc func()
+
+func (f releaserFunc) Release() { f() }
+
+// TestResponderAnsweredByClosing: when the connection has ended and the memory of one Reply is released, the handler may answer
+// another Call, whose turn to be dropped has not come.
+func TestResponderAnsweredByClosing(t *testing.T) {
+	a := newTestArena(t)
+	var got []*Exchange
+	s := newStubResponder(t, a.Account("calls", 16<<20), callFunc(func(x *Exchange) { got = append(got, x) }), nil)
+	deliver := func(xid uint32) { s.conn.deliver(append(plain(xid, 8), getAttrCall(xid)...), 0) }
+	deliver(9) // its Reply grants more credits than one
+	got[0].Reply([][]byte{getAttrReply(9)}, nil)
+	s.conn.step()
+	got = nil
+	for xid := range uint32(3) {
+		deliver(xid)
+	}
+	if len(got) != 3 {
+		t.Fatalf("%d Calls", len(got))
+	}
+	s.conn.fail = fabric.ErrQueueFull
+	last := &releases{}
+	got[0].Reply([][]byte{getAttrReply(0)}, releaserFunc(func() {
+		got[2].Reply([][]byte{getAttrReply(2)}, last)
+		got[1].Abort()
+	}))
+	s.conn.settle(s.loop)
+	if s.state != ended || last.n != 1 {
+		t.Errorf("state %d, the last Reply released %d times", s.state, last.n)
+	}
+}
