@@ -136,7 +136,11 @@ func (s *rdmaClient) transmit(c *call) {
 		c.one[0] = b.Bytes()
 		c.reply.parts, c.reply.lease = c.one[:], b
 	}
-	if s.lend(c) {
+	switch {
+	case !s.lend(c):
+	case s.hands(c):
+		c.takeExchange().ReplyCopy(c.reply.parts, c)
+	default:
 		c.takeExchange().Reply(c.reply.parts, c)
 	}
 }
@@ -183,7 +187,7 @@ func (s *rdmaClient) has() bool { return true }
 
 // idle is part of client.
 func (s *rdmaClient) idle() bool {
-	return s.ledger.calls == 0 && s.waiting == nil && s.conn.Outstanding() == 0
+	return s.ledger.calls == 0 && s.waiting == nil && s.conn.Outstanding() == 0 && !s.conn.Unwritten()
 }
 
 // unused reports whether the client has been silent for idle and is owed nothing.

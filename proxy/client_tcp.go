@@ -159,12 +159,6 @@ func (s *tcpClient) transmit(c *call) {
 	}
 }
 
-// hands reports whether c may be settled when its Reply has been copied, before it is written: nobody is told when it
-// was.
-func (s *tcpClient) hands(c *call) bool {
-	return c.result == resultReplied && !c.absorbed && s.listener.p.observer.Load() == nil && !s.loop.tapping()
-}
-
 // has is part of client.
 func (s *tcpClient) has() bool { return s.copies == 0 }
 

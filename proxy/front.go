@@ -214,6 +214,12 @@ func (f *front) lend(c *call) bool {
 	return true
 }
 
+// hands reports whether c may be settled when its Reply has been copied, before it is written: nobody is told when it
+// was.
+func (f *front) hands(c *call) bool {
+	return c.result == resultReplied && !c.absorbed && f.listener.p.observer.Load() == nil && !f.loop.tapping()
+}
+
 // abandon closes the connection, because c cannot be answered, and settles c. This is the
 // only way RPC has to tell a client that no Reply will come on this connection.
 func (f *front) abandon(c *call, reason error) {

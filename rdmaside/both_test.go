@@ -190,7 +190,11 @@ func (s *server) answer(x *Exchange) {
 		c := 4 + s.rng.IntN(len(b)-8)
 		parts = [][]byte{b[:4], nil, b[4:c], b[c:]}
 	}
-	x.Reply(parts, l)
+	if s.rng.IntN(2) == 0 {
+		x.ReplyCopy(parts, l)
+	} else {
+		x.Reply(parts, l)
+	}
 }
 
 // A client keeps as many Calls outstanding as it may.

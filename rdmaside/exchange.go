@@ -75,6 +75,7 @@ type Exchange struct {
 	items  []ulb.Splice  // scratch, long enough for a Write list
 	size   int           // octets in out
 	answer rpcrdma.Proc
+	copies bool // the handler allows the provider to copy the answer
 	work   int // the most Work Requests that the answer takes
 }
 
@@ -195,6 +196,7 @@ func (c *ResponderConn) recycle(x *Exchange) {
 	x.out, x.data = x.out[:0], x.data[:0]
 	x.message, x.inline, x.call.Message = nil, nil, nil
 	x.invalidate = 0
+	x.copies = false
 	x.state = exchangeIdle
 	if c.state == ended {
 		x.buffer.Release()

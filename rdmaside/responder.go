@@ -280,6 +280,9 @@ func (c *ResponderConn) Outstanding() int { return int(c.outstanding.Load()) }
 // LastActivity returns when the peer was last heard from.
 func (c *ResponderConn) LastActivity() time.Time { return c.conn.LastActivity() }
 
+// Unwritten reports whether the provider may still have to send a Reply of ReplyCopy.
+func (c *ResponderConn) Unwritten() bool { return c.copier != nil && c.copier.Unwritten() }
+
 // Flush starts the posted Work Requests now rather than at the end of the loop's
 // pass.
 func (c *ResponderConn) Flush() {

@@ -81,7 +81,9 @@ func (c *ResponderConn) received(p *fabric.Completion) {
 // place returns the message of p, in Receive buffer i. It copies a message that came in place.
 func (c *ResponderConn) place(i int, p *fabric.Completion) []byte {
 	b := c.recvs.bytes(i)[:p.Bytes]
-	copy(b, p.Data)
+	if n := copy(b, p.Data); n > 0 {
+		c.responder.metrics.copied.Add(uint64(n))
+	}
 	return b
 }
 

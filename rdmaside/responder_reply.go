@@ -16,7 +16,7 @@ import (
 // Reply answers with the plain RPC Reply in parts, whose first four octets are
 // the XID of the Call, and completes x. The slice of slices is lent until Reply
 // returns. The octets, in memory of a regmem arena, are lent until done.Release
-// is called, once, on the loop, possibly before Reply returns. done may be nil. When the connection is closed,
+// is called, once, on the loop. done may be nil. When the connection is closed,
 // Reply drops the Reply and releases done at once.
 //
 // If the Reply fits nothing that the Requester offered, the answer is RDMA_ERROR
@@ -56,6 +56,13 @@ func (x *Exchange) Reply(parts [][]byte, done Releaser) {
 	// Of a Reply that is joined the parts are not needed any more. But they stay the client's until it has the
 	// Reply: their owner charges it for the memory that its Replies take.
 	c.shape(x)
+}
+
+// ReplyCopy does what Reply does, for a handler that need not know when the Reply has been sent: if it can, it copies the
+// Reply and releases done before it returns.
+func (x *Exchange) ReplyCopy(parts [][]byte, done Releaser) {
+	x.copies = true
+	x.Reply(parts, done)
 }
 
 // Abort completes x without an answer and closes the connection: "If a Responder

@@ -154,7 +154,7 @@ func (c *ResponderConn) send(x *Exchange) error {
 	c.parts = parts
 	// Most answers are one short Send, which is copied, so that all that belongs to the Call is free while it is in the
 	// cache. The parts of a Write must stay until a Send behind it has completed.
-	if x.work == 1 && x.invalidate == 0 && x.large == nil && c.copier != nil && c.copier.SendCopy(parts) {
+	if x.copies && x.work == 1 && x.invalidate == 0 && x.large == nil && c.copier != nil && c.copier.SendCopy(parts) {
 		c.responder.metrics.replied(x)
 		c.work++
 		c.recycle(x)

@@ -138,7 +138,7 @@ func TestResponderCopies(t *testing.T) {
 			}
 			before := done.n
 			copy(reply, words(x.XID()))
-			x.Reply([][]byte{reply}, done)
+			x.ReplyCopy([][]byte{reply}, done)
 			copied += done.n - before
 		}
 		for xid := range uint32(calls) {

@@ -276,7 +276,7 @@ func (r *reply) Run() {
 func (r *reply) send() {
 	parts := r.parts(&r.gather)
 	if r.exchange != nil {
-		r.exchange.Reply(parts, r)
+		r.exchange.ReplyCopy(parts, r)
 		return
 	}
 	r.conn.Send(parts, r)

@@ -104,6 +104,8 @@ type CopySender interface {
 	// too long for that, if it cannot be built now, or if the connection has ended, SendCopy does nothing and reports
 	// false.
 	SendCopy(parts [][]byte) bool
+	// Unwritten reports whether the provider may still have to send something that SendCopy has copied.
+	Unwritten() bool
 }
 
 // A TCPConn is a Conn that runs over TCP, such as iWARP's in software, and can tell what the kernel knows of

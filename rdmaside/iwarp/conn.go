@@ -94,6 +94,9 @@ func (c *conn) SendCopy(parts [][]byte) bool {
 	return true
 }
 
+// Unwritten implements fabric.CopySender.
+func (c *conn) Unwritten() bool { return c.qp.tx.batch != nil }
+
 // PostWrite implements fabric.Conn.
 func (c *conn) PostWrite(id uint64, w fabric.Write) error {
 	return c.posted(c.qp.post(id, wire.OpWrite, w.Parts, uint32(w.To.Handle), w.To.Offset))

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
@@ -93,6 +94,13 @@ func (c *loopbackConn) SendCopy(parts [][]byte) bool {
 	w.copied, c.copied = true, true
 	c.later()
 	return true
+}
+
+// Unwritten reports whether a copied message has not been sent.
+func (c *loopbackConn) Unwritten() bool {
+	c.link.mu.Lock()
+	defer c.link.mu.Unlock()
+	return slices.ContainsFunc(c.work.slots[c.work.next:], func(w work) bool { return w.copied })
 }
 
 // copyMost is the length of the longest message that SendCopy copies.

@@ -164,6 +164,9 @@ func testSendCopy(t *testing.T, f *Fixture) {
 				copied++
 				clear(b)
 				clear(parts)
+				if !c.Unwritten() {
+					t.Errorf("message %d is written before the end of the pass", i)
+				}
 			} else if _, err := p.dial.postSend(fabric.Send{Parts: parts}); err != nil {
 				t.Errorf("PostSend %d: %v", i, err)
 				return
@@ -181,6 +184,11 @@ func testSendCopy(t *testing.T, f *Fixture) {
 	if copied == 0 {
 		t.Error("no message was copied")
 	}
+	p.dial.do(func() {
+		if c.Unwritten() {
+			t.Error("a message that has arrived is not written")
+		}
+	})
 	calls := 0
 	p.dial.do(func() {
 		p.dial.mu.Lock()
