@@ -76,7 +76,7 @@ type Exchange struct {
 	size   int           // octets in out
 	answer rpcrdma.Proc
 	copies bool // the handler allows the provider to copy the answer
-	work   int // the most Work Requests that the answer takes
+	work   int  // the most Work Requests that the answer takes
 }
 
 // Conn returns the connection.
