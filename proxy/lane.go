@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/pool"
 )
 
@@ -139,11 +138,14 @@ func (l *lane) leave(r *laneClient) {
 	} else {
 		delete(l.hosts, h)
 	}
+	if c := r.bound.Load(); c != nil {
+		c.unused()
+	}
 	if len(l.clients) > 0 {
 		return
 	}
-	if c := l.conn; c != nil && c.serves() {
-		c.loop.Post(loop.TaskFunc(c.endIfLate))
+	if l.conn != nil {
+		l.conn.unused()
 	}
 	if !l.failing { // or no client would come before the pool has a connection
 		l.pool.Need(0)
@@ -162,6 +164,7 @@ func (l *lane) Dial(ctx context.Context, endpoint string, affinity int, s *pool.
 	if before := l.conn; before != nil && before.serves() {
 		before.replaced = true
 		before.part(partIdle)
+		before.unused()
 	}
 	ls.mu.Unlock()
 	c := &laneConn{lane: l, loop: l.u.p.loops[affinity]}

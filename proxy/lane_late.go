@@ -71,15 +71,34 @@ type lateMember interface {
 	lateCalls() int
 }
 
-// endIfLate ends the connection if its lane has no clients any more and it has late Calls. Nobody waits
-// for their Replies, and their memory would be in use for as long as the connection lasts. It runs on
-// the connection's loop.
+// unused arranges for the connection to end if nobody has any use for it but late Calls. It is called when
+// that may be so: a client has left, or another connection carries the lane's next Calls. lanes.mu is held.
+func (c *laneConn) unused() {
+	if !c.over && (c.replaced || len(c.lane.clients) == 0) {
+		c.loop.Post(loop.TaskFunc(c.endIfLate))
+	}
+}
+
+// endIfLate ends the connection if it has late Calls, and no client: of those of the lane, or, if another
+// connection has replaced it, of those that it carries. Nobody waits for the Replies to the late Calls. Their memory would
+// be in use for as long as the connection lasts, which lasts as long as they do. It runs on the connection's loop.
 func (c *laneConn) endIfLate() {
 	ls := &c.lane.u.lanes
 	ls.mu.Lock()
-	m, alone := c.member, c.serves() && len(c.lane.clients) == 0
+	m := c.member
+	end := !c.over && m != nil && m.lateCalls() > 0 && !c.hasClients()
 	ls.mu.Unlock()
-	if alone && m != nil && m.lateCalls() > 0 {
+	if end {
 		m.Close(rdmaside.ErrDropped)
 	}
+}
+
+// hasClients reports whether clients wait for Replies on the connection, or may. lanes.mu is held.
+func (c *laneConn) hasClients() bool {
+	for r := range c.lane.clients {
+		if !c.replaced || r.bound.Load() == c {
+			return true
+		}
+	}
+	return false
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -224,37 +225,67 @@ func TestLaneLateHosts(t *testing.T) {
 	})
 }
 
+// lateBench is a bench with a client whose lane has a late Call of another, which is gone.
+func lateBench(t *testing.T, rdma bool) (*laneBench, *bystander, *proxy.UpstreamOptions) {
+	t.Helper()
+	var uo proxy.UpstreamOptions
+	x := newLaneBench(t, rdma, proxytest.Behaviour{Intercept: hangsOn}, func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) {
+		u.CallTimeout, u.ProbeInterval = 300*time.Millisecond, 50*time.Millisecond
+		uo = *u
+	})
+	b := &bystander{x: x, c: x.from(2)}
+	b.call(1)
+	bad := x.from(1)
+	hung, err := bad.Go(hungCall(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for done := false; !done; {
+		select {
+		case <-hung:
+			done = true
+		default:
+			b.call(1)
+		}
+	}
+	// A probe may be outstanding, too.
+	x.Eventually("the late Call alone is outstanding", func() bool { return x.p.Status(status.Query{}).Upstreams[0].Credits.Used == 1 })
+	if b.closed != 0 {
+		t.Errorf("the other client of the lane was closed %d times", b.closed)
+	}
+	return x, b, &uo
+}
+
+// ended waits until no Call is outstanding.
+func (x *laneBench) ended(why string) {
+	x.T.Helper()
+	x.Eventually(why, func() bool {
+		return x.p.Status(status.Query{}).Upstreams[0].Credits.Used == 0 && metric(x.Harness, "listener_received_calls_total") == metric(x.Harness, "listener_calls_total")
+	})
+}
+
 // TestLaneLateEnds: nothing is left of Calls that the server never answers when the last client of their
 // lane has gone.
 func TestLaneLateEnds(t *testing.T) {
-	change := func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) {
-		u.CallTimeout, u.ProbeInterval = 300*time.Millisecond, 50*time.Millisecond
-	}
-	eachBack(t, func(_ *testing.T, rdma bool) {
-		x := newLaneBench(t, rdma, proxytest.Behaviour{Intercept: hangsOn}, change)
-		b := &bystander{x: x, c: x.from(2)}
-		b.call(1)
-		bad := x.from(1)
-		hung, err := bad.Go(hungCall(1))
-		if err != nil {
+	eachBack(t, func(t *testing.T, rdma bool) {
+		x, b, _ := lateBench(t, rdma)
+		b.c.Close()
+		x.ended("the late Call has ended")
+	})
+}
+
+// TestLaneLateReplaced: nothing is left of Calls that the server never answers when another connection has replaced theirs,
+// whether the clients of that come to the other one or not.
+func TestLaneLateReplaced(t *testing.T) {
+	eachBack(t, func(t *testing.T, rdma bool) {
+		x, b, uo := lateBench(t, rdma)
+		uo.SilentTimeout = time.Minute // connections are made with it
+		uo.Endpoints = slices.Clone(uo.Endpoints)
+		if err := x.p.Reconfigure(proxytest.Listeners(proxy.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}), proxytest.Upstreams(*uo)); err != nil {
 			t.Fatal(err)
 		}
-		for done := false; !done; {
-			select {
-			case <-hung:
-				done = true
-			default:
-				b.call(1)
-			}
-		}
-		// A probe may be outstanding, too.
-		x.Eventually("the late Call alone is outstanding", func() bool { return x.p.Status(status.Query{}).Upstreams[0].Credits.Used == 1 })
-		if b.closed != 0 {
-			t.Errorf("the other client of the lane was closed %d times", b.closed)
-		}
-		b.c.Close()
-		x.Eventually("the late Call has ended", func() bool {
-			return x.p.Status(status.Query{}).Upstreams[0].Credits.Used == 0 && metric(x.Harness, "listener_received_calls_total") == metric(x.Harness, "listener_calls_total")
-		})
+		x.Eventually("the other client is closed, to come to the new connection", func() bool { b.call(1); return b.closed > 0 })
+		x.ended("the late Call has ended")
+		b.call(1)
 	})
 }
