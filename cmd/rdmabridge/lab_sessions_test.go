@@ -43,9 +43,11 @@ func TestLabSessions(t *testing.T) {
 		t.Run("locks", s.testLocks)
 	}
 	faults := []sessionsFault{
+		// First, because knfsd of Linux 6.1 may not stop any more when a connection was reset while it was sending:
+		// threads then wait in svc_rdma_sendto for a completion that siw owes them.
+		{"servers-restarted", s.restartServers, soon},
 		{"bridge-killed", s.killBridge, soon},
 		{"connections-cut", s.cutConnections, soon},
-		{"servers-restarted", s.restartServers, soon},
 	}
 	if labFull() {
 		faults = slices.Repeat(append(faults, sessionsFault{"network-cut", s.cutNetwork, sessionsLease + 20*time.Second}), 3)
