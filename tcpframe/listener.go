@@ -16,6 +16,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/crowd"
 	"github.com/rdmabridge/rdmabridge/internal/loglimit"
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 )
 
 // A Listener waits after an error of accept, longer each time.
@@ -96,7 +97,7 @@ func (o *ListenOptions) socket() (*net.TCPListener, error) {
 }
 
 // File returns another descriptor of the listening socket.
-func (l *Listener) File() (*os.File, error) { return l.ln.File() }
+func (l *Listener) File() (*os.File, error) { return loop.Duplicate(l.ln) }
 
 // Addr returns the address that the Listener listens on.
 func (l *Listener) Addr() netip.AddrPort { return addrPort(l.ln.Addr()) }

@@ -198,7 +198,7 @@ func (h *handover) send(c *net.UnixConn) error {
 		if err != nil {
 			return err
 		}
-		// File.Fd would make the socket blocking, for every process that shares it.
+		// File.Fd makes some sockets blocking, for every process that shares them: loop.Duplicate.
 		if err := raw.Control(func(fd uintptr) { fds[i] = int(fd) }); err != nil {
 			return err
 		}

@@ -3,6 +3,8 @@ package main
 import (
 	"errors"
 	"os"
+
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 )
 
 // sockets returns a duplicate of every socket that this process listens on, and the
@@ -23,7 +25,7 @@ func (b *bridge) sockets() (files []*os.File, g greeting, err error) {
 		add(socketListener, address, f, e)
 	}
 	if b.admin != nil {
-		f, e := b.admin.Socket().File()
+		f, e := loop.Duplicate(b.admin.Socket())
 		add(socketAdmin, b.admin.Address(), f, e)
 	}
 	b.rpcbindMu.Lock()

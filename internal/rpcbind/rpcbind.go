@@ -159,7 +159,7 @@ func (s *Server) Files() (tcp, udp *os.File, err error) {
 	if tcp, err = s.tcp.File(); err != nil {
 		return nil, nil, err
 	}
-	if udp, err = s.udp.conn.File(); err != nil {
+	if udp, err = loop.Duplicate(s.udp.conn); err != nil {
 		tcp.Close()
 		return nil, nil, err
 	}

@@ -73,7 +73,7 @@ type AcceptStopper interface {
 // A SocketListener is a Listener whose socket can be handed to another process.
 type SocketListener interface {
 	Listener
-	// File returns a duplicate of the descriptor of the listening socket. The caller
+	// File returns a duplicate of the descriptor of the listening socket, as [loop.Duplicate] does. The caller
 	// closes it. The socket goes on listening until both descriptors are closed.
 	File() (*os.File, error)
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/crowd"
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/wire"
 )
@@ -70,7 +71,7 @@ func (p *Provider) ListenOn(ln *net.TCPListener, o fabric.ListenOptions, incomin
 }
 
 // File implements fabric.SocketListener.
-func (l *listener) File() (*os.File, error) { return l.ln.File() }
+func (l *listener) File() (*os.File, error) { return loop.Duplicate(l.ln) }
 
 // Addr implements fabric.Listener.
 func (l *listener) Addr() netip.AddrPort { return addrPort(l.ln.Addr()) }

@@ -3,6 +3,7 @@ package fabrictest
 import (
 	"context"
 	"net"
+	"syscall"
 	"testing"
 
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
@@ -190,6 +191,9 @@ func testFile(t *testing.T, f *Fixture) {
 		t.Fatalf("File: %v", err)
 	}
 	defer file.Close()
+	if flags, _, errno := syscall.Syscall(syscall.SYS_FCNTL, file.Fd(), syscall.F_GETFL, 0); errno != 0 || flags&syscall.O_NONBLOCK == 0 {
+		t.Errorf("the descriptor of a File has the flags %#x, %v; want O_NONBLOCK", flags, errno)
+	}
 	if err := l.Close(); err != nil {
 		t.Errorf("Close: %v", err)
 	}
