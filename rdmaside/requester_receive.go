@@ -75,9 +75,7 @@ func (r *Requester) received(c *fabric.Completion) {
 		r.end(fmt.Errorf("rdmaside: receive of %d octets in a buffer of %d", c.Bytes, len(b)))
 		return
 	}
-	if b = b[:c.Bytes]; c.Data != nil {
-		b = c.Data
-	}
+	b = c.Message(b)
 	r.tally.octetsReceived += uint64(len(b))
 	pc, n := r.decode(b)
 	if pc == nil {

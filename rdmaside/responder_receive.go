@@ -47,10 +47,7 @@ func (c *ResponderConn) received(p *fabric.Completion) {
 		c.end(fmt.Errorf("rdmaside: receive of %d octets in a buffer of %d", p.Bytes, len(b)))
 		return
 	}
-	b = b[:p.Bytes]
-	if p.Data != nil {
-		b = p.Data
-	}
+	b = p.Message(b)
 	xid, credits, plain := rpcrdma.ParsePlain(b)
 	if plain {
 		// The RPC message tells the direction: RFC 8167 Section 4.1.

@@ -80,11 +80,8 @@ func (c *rdmaConn) Completed(cs []fabric.Completion) {
 		case p.Op == fabric.OpReceive:
 			b := c.receives[p.ID]
 			delete(c.receives, p.ID)
-			switch {
-			case p.Data != nil:
-				c.offered(p.Data)
-			case p.Err == nil:
-				c.offered(b[:p.Bytes])
+			if p.Err == nil {
+				c.offered(p.Message(b))
 			}
 		case p.Op != fabric.OpRead && c.leases[p.ID] != nil:
 			c.leases[p.ID].Unpost()

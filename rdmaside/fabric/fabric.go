@@ -104,6 +104,15 @@ type Completion struct {
 	Placed uint32
 }
 
+// Message returns the octets of a Receive that succeeded and for which buf was posted, which has at least Bytes. They are lent as long
+// as Data is if they are there, and as buf is otherwise.
+func (c *Completion) Message(buf []byte) []byte {
+	if c.Data != nil {
+		return c.Data
+	}
+	return buf[:c.Bytes]
+}
+
 // A Send is a message to the peer's next posted Receive.
 type Send struct {
 	// Parts are sent as one message, in order. The slice of slices is lent until

@@ -81,10 +81,7 @@ func (c *Callback) Setup(conn fabric.Conn) error {
 func (c *Callback) Completed(cs []fabric.Completion) {
 	for i := range cs {
 		if p := &cs[i]; p.Op == fabric.OpReceive && p.Err == nil {
-			b := c.bufs[p.ID][:p.Bytes]
-			if p.Data != nil {
-				b = p.Data
-			}
+			b := p.Message(c.bufs[p.ID])
 			_, _, plain := rpcrdma.ParsePlain(b)
 			reply := plain && IsReply(b[rpcrdma.PlainLen:])
 			if reply || len(b) >= rpcrdma.FixedLen && binary.BigEndian.Uint32(b[12:]) == uint32(rpcrdma.Error) {
