@@ -138,14 +138,15 @@ func (l *lane) leave(r *laneClient) {
 	} else {
 		delete(l.hosts, h)
 	}
-	if c := r.bound.Load(); c != nil {
-		c.unused()
+	bound := r.bound.Load()
+	if bound != nil {
+		bound.unused()
 	}
 	if len(l.clients) > 0 {
 		return
 	}
-	if l.conn != nil {
-		l.conn.unused()
+	if c := l.conn; c != nil && c != bound {
+		c.unused()
 	}
 	if !l.failing { // or no client would come before the pool has a connection
 		l.pool.Need(0)

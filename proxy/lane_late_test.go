@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -280,7 +279,6 @@ func TestLaneLateReplaced(t *testing.T) {
 	eachBack(t, func(t *testing.T, rdma bool) {
 		x, b, uo := lateBench(t, rdma)
 		uo.SilentTimeout = time.Minute // connections are made with it
-		uo.Endpoints = slices.Clone(uo.Endpoints)
 		if err := x.p.Reconfigure(proxytest.Listeners(proxy.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}), proxytest.Upstreams(*uo)); err != nil {
 			t.Fatal(err)
 		}

