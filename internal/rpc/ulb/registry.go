@@ -163,7 +163,7 @@ func (reg *Registry) analyse(b Binding, c *oncrpc.Call, a *Analysis) {
 	h := replyHeader(c)
 	a.MaxReply = bound(h, a.MaxReply, l)
 	if !a.Reduce {
-		a.ArgPosition, a.ArgLength, a.ResultMax = 0, 0, 0
+		a.ArgPosition, a.ArgLength, a.ResultMax, a.Lower = 0, 0, 0, 0
 	}
 	if a.ResultMax == 0 {
 		a.MaxReduced = a.MaxReply

@@ -77,6 +77,10 @@ type Analysis struct {
 	// LayoutTypes is whether a GETATTR asks for the layout types of a file system.
 	LayoutTypes bool
 
+	// Lower tells which parts of the Call may have numbers that a [Lowerer] has to lower. It is 0 unless the
+	// Call is Known and Reduce is set: other arguments and results are signed, or cannot be read.
+	Lower Part
+
 	// SessionOps tells which operations of an NFSv4 COMPOUND make, bind or end sessions. It is
 	// 0 unless the COMPOUND is Known.
 	SessionOps SessionOps

@@ -1,7 +1,7 @@
 package nfs
 
 import (
-	"encoding/binary"
+	"math"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 )
@@ -32,7 +32,5 @@ func BoundBackChannel(m []byte, a *ulb.Analysis, most int) {
 	if at == 0 || at+4 > uint64(len(m)) || most < 0 || !a.Reduce {
 		return
 	}
-	if n := be(m, int(at)); uint64(n) > uint64(most) {
-		binary.BigEndian.PutUint32(m[at:], uint32(most))
-	}
+	lower(m[at:at+4], uint32(min(most, math.MaxUint32)))
 }

@@ -51,7 +51,7 @@ func checkBounds(t *testing.T, a *ulb.Analysis, c *oncrpc.Call, l *ulb.Limits) {
 	t.Helper()
 	for _, wrong := range []bool{
 		a.MaxReply < 32 || a.MaxReply > l.MaxReply || a.MaxReduced > a.MaxReply || a.ResultMax > l.MaxIO,
-		a.Reduce != c.Reducible() || !a.Known && a.Class != ulb.NonIdempotent,
+		a.Lower != 0 && !(a.Known && a.Reduce), a.Reduce != c.Reducible() || !a.Known && a.Class != ulb.NonIdempotent,
 		(a.ArgLength > 0 || a.ResultMax > 0) && !(a.Known && a.Reduce),
 		a.ResultMax == 0 && a.MaxReduced != a.MaxReply,
 		a.ResultMax > 0 && a.MaxReduced+a.ResultMax > a.MaxReply && a.MaxReply < l.MaxReply,
@@ -232,7 +232,7 @@ func checkCompound(t *testing.T, reg *ulb.Registry, m []byte) (a ulb.Analysis) {
 	if a.Session != 0 && (int(a.Session)+32 > len(m) || binary.BigEndian.Uint32(m[a.Session-4:]) != 53) {
 		t.Fatalf("%+v of %d octets", a, len(m))
 	}
-	if (a.SessionOps != 0 || a.BackRequest != 0 || a.LayoutTypes) && !a.Known {
+	if (a.SessionOps != 0 || a.BackRequest != 0 || a.LayoutTypes || a.Lower != 0) && !a.Known {
 		t.Fatalf("%+v", a)
 	}
 	if a.Known && len(m) > 52 {

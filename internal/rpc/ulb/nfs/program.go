@@ -47,6 +47,9 @@ type procedure struct {
 	keeps   bool
 	keepsIf func(m []byte, start int) bool
 	failure uint32 // octets of zero behind the status of an error
+
+	asks, says []number   // as in row
+	saying     ulb.Layout // the results, of a procedure whose results have numbers
 }
 
 // An offer is the eligible item of a procedure that is worth a chunk. The text of
@@ -80,6 +83,11 @@ type row struct {
 	// failure is how many octets follow the status of an error, all of which may be zero: optional
 	// attributes that are absent.
 	failure uint32
+
+	// asks are the numbers in arguments that must not exceed what the path carries, and says those in results,
+	// whose layout is saying. A row with asks has a size.
+	asks, says []number
+	saying     string
 }
 
 // A program is the table of one program and version, by procedure number. It
@@ -122,6 +130,7 @@ func compile(rows ...row) program {
 			name: r.name, class: r.class, args: ulb.Compile(r.args),
 			results: r.results, size: r.size, offer: r.offer, guess: r.guess,
 			keeps: r.keeps || r.class == ro, keepsIf: r.keepsIf, failure: r.failure,
+			asks: r.asks, says: r.says, saying: ulb.Compile(r.saying),
 		}
 		if r.item != "" {
 			pr.item = ulb.Compile(r.item)
@@ -167,12 +176,18 @@ func (p program) Analyse(c *oncrpc.Call, l *ulb.Limits, a *ulb.Analysis) {
 	if pr.size == nil {
 		a.MaxReply = pr.results
 		a.MaxReduced = pr.results
+		if pr.says != nil {
+			a.Lower = ulb.Results
+		}
 	} else {
 		fixed, data := pr.size(c.Message, start, end, l)
 		a.MaxReduced = fixed
 		a.MaxReply = fixed + (data+3)&^3
 		if pr.offer == offerResult {
 			a.ResultMax = data
+		}
+		if excessive(pr.asks, c.Message, start, end, l) {
+			a.Lower = ulb.Arguments
 		}
 	}
 	if pr.offer == offerArgument && w.Length > 0 {

@@ -15,7 +15,7 @@ var v2 = compileStatus(ulb.FirstStatus, []string{"ROOT", "WRITECACHE"},
 	row{number: 3, name: "ROOT", class: ro},
 	row{number: 4, name: "LOOKUP", class: ro, args: "32 O", results: 104},
 	row{number: 5, name: "READLINK", class: ro, args: "32", size: readlink2, item: "{0:D|*:}"},
-	row{number: 6, name: "READ", class: ro, args: "32 4 4 4", size: read2, item: "{0:68 D|*:}", offer: offerResult},
+	row{number: 6, name: "READ", class: ro, args: "32 4 4 4", size: read2, asks: []number{{at: -8}}, item: "{0:68 D|*:}", offer: offerResult},
 	row{number: 7, name: "WRITECACHE", class: ro},
 	row{number: 8, name: "WRITE", class: idm, args: "32 4 4 4 D", results: 72, offer: offerArgument},
 	row{number: 9, name: "CREATE", class: non, args: "32 O 32", results: 104},
@@ -25,9 +25,12 @@ var v2 = compileStatus(ulb.FirstStatus, []string{"ROOT", "WRITECACHE"},
 	row{number: 13, name: "SYMLINK", class: non, args: "32 O D 32", results: 4},
 	row{number: 14, name: "MKDIR", class: non, args: "32 O 32", results: 104},
 	row{number: 15, name: "RMDIR", class: non, args: "32 O", results: 4},
-	row{number: 16, name: "READDIR", class: ro, args: "32 4 4", size: readdir2},
-	row{number: 17, name: "STATFS", class: ro, args: "32", results: 24},
+	row{number: 16, name: "READDIR", class: ro, args: "32 4 4", size: readdir2, asks: []number{{at: -4}}},
+	row{number: 17, name: "STATFS", class: ro, args: "32", results: 24, says: statfs2, saying: "{0:20|*:}"},
 )
+
+// statfs2: tsize, "The optimum transfer size of the server in bytes", and four counts of blocks.
+var statfs2 = []number{{at: -20, of: dataRead}, {at: -20, of: dataWritten}}
 
 // readlink2: status, path<MAXPATHLEN>, and MAXPATHLEN is 1024.
 func readlink2([]byte, int, int, *ulb.Limits) (fixed, data uint32) { return 8, 1024 }

@@ -26,7 +26,7 @@ var v3 = compileStatus(ulb.FirstStatus, nil,
 	row{number: 3, name: "LOOKUP", class: ro, args: "O O", results: 4 + fh3 + 2*poa3, failure: 4},
 	row{number: 4, name: "ACCESS", class: ro, args: "O 4", results: 4 + poa3 + 4, failure: 4},
 	row{number: 5, name: "READLINK", class: ro, args: "O", size: readlink3, item: "{0:{1:84|0:} D|*:{1:84|0:}}", failure: 4},
-	row{number: 6, name: "READ", class: ro, args: "O 8 4", size: read3, item: "{0:{1:84|0:} 8 D|*:{1:84|0:}}", offer: offerResult, failure: 4},
+	row{number: 6, name: "READ", class: ro, args: "O 8 4", size: read3, asks: []number{{at: -4}}, item: "{0:{1:84|0:} 8 D|*:{1:84|0:}}", offer: offerResult, failure: 4},
 	row{number: 7, name: "WRITE", class: idm, args: "O 8 4 4 D", results: 4 + wcc3 + 16, offer: offerArgument, failure: 8},
 	row{number: 8, name: "CREATE", class: non, args: "O O {0,1:" + sattr3 + "|2:8}", results: new3, failure: 8},
 	row{number: 9, name: "MKDIR", class: non, args: "O O" + sattr3, results: new3, failure: 8},
@@ -36,13 +36,24 @@ var v3 = compileStatus(ulb.FirstStatus, nil,
 	row{number: 13, name: "RMDIR", class: non, args: "O O", results: 4 + wcc3, failure: 8},
 	row{number: 14, name: "RENAME", class: non, args: "O O O O", results: 4 + 2*wcc3, failure: 16},
 	row{number: 15, name: "LINK", class: non, args: "O O O", results: 4 + poa3 + wcc3, failure: 12},
-	row{number: 16, name: "READDIR", class: ro, args: "O 8 8 4", size: readdir3, failure: 4},
-	row{number: 17, name: "READDIRPLUS", class: ro, args: "O 8 8 4 4", size: readdirplus3, failure: 4},
+	row{number: 16, name: "READDIR", class: ro, args: "O 8 8 4", size: readdir3, asks: []number{{at: -4}}, failure: 4},
+	row{number: 17, name: "READDIRPLUS", class: ro, args: "O 8 8 4 4", size: readdirplus3, asks: []number{{at: -8}, {at: -4}}, failure: 4},
 	row{number: 18, name: "FSSTAT", class: ro, args: "O", results: 4 + poa3 + 52, failure: 4},
-	row{number: 19, name: "FSINFO", class: ro, args: "O", results: 4 + poa3 + 48, failure: 4},
+	row{number: 19, name: "FSINFO", class: ro, args: "O", results: 4 + poa3 + 48, says: fsinfo3, saying: "{0:{1:84|0:} 48|*:{1:84|0:}}", failure: 4},
 	row{number: 20, name: "PATHCONF", class: ro, args: "O", results: 4 + poa3 + 24, failure: 4},
 	row{number: 21, name: "COMMIT", class: idm, args: "O 8 4", results: 4 + wcc3 + 8, failure: 8},
 )
+
+// fsinfo3: rtmax, rtpref, rtmult, wtmax, wtpref, wtmult, dtpref, and 20 octets that count nothing.
+var fsinfo3 = []number{
+	{at: -48, of: dataRead},
+	{at: -44, of: dataRead},
+	{at: -40, of: dataRead},
+	{at: -36, of: dataWritten},
+	{at: -32, of: dataWritten},
+	{at: -28, of: dataWritten},
+	{at: -24, of: dataRead},
+}
 
 // readlink3: status, post_op_attr, data<>.
 func readlink3(_ []byte, _, _ int, l *ulb.Limits) (fixed, data uint32) {

@@ -44,6 +44,8 @@ type summary struct {
 	items   uint64 // octets of all eligible items, with roundup
 	guessed bool   // octets has a bound of Limits where the protocol has none
 	layouts bool   // a GETATTR asks for fs_layout_type
+	lower   ulb.Part
+	asking  bool // an operation asks for data
 
 	reads     int    // READ operations
 	readlinks int    // READLINK operations
@@ -86,11 +88,18 @@ func (s *summary) add(o *op4, number uint32, pos int, w *ulb.Walk, m []byte, l *
 	}
 	if o.size != nil { // CREATE_SESSION and WRITE have none
 		s.addSize(o.size(m, pos, l), number)
+		if len(o.asks) > 0 {
+			s.asking = true
+			if excessive(o.asks, m, pos, 0, l) {
+				s.lower |= ulb.Arguments
+			}
+		}
 		return
 	}
 	switch number {
 	case opCreateSession:
 		s.back = backRequest(m, pos)
+		s.lower |= ulb.Arguments
 	case opWrite:
 		if w.Items > 0 && w.Length > s.writeLen {
 			s.writePos, s.writeLen = w.Item, w.Length
@@ -103,6 +112,9 @@ func (s *summary) addSize(size size4, number uint32) {
 	s.octets += size.octets
 	s.guessed = s.guessed || size.guessed
 	s.layouts = s.layouts || size.layouts
+	if size.maxIO {
+		s.lower |= ulb.Results
+	}
 	switch number {
 	case opRead:
 		s.reads++
@@ -167,17 +179,21 @@ func (compound) Analyse(c *oncrpc.Call, l *ulb.Limits, a *ulb.Analysis) {
 		a.Operation, a.Operations = uint16(s.number), uint16(i+1)
 	}
 	if w.Len() == 0 {
-		s.fill(a, minor)
+		s.fill(a, minor, l)
 	}
 }
 
 // fill completes the Analysis of a COMPOUND that was walked to its end.
-func (s *summary) fill(a *ulb.Analysis, minor uint32) {
+func (s *summary) fill(a *ulb.Analysis, minor uint32, l *ulb.Limits) {
 	a.Known = true
 	a.SessionOps = s.ops
 	a.Changes = s.changes
 	a.LayoutTypes = s.layouts
 	a.BackRequest = uint32(s.back)
+	if s.asking && s.octets+s.items > uint64(l.MaxReply-plainHeader) {
+		s.lower |= ulb.Arguments
+	}
+	a.Lower = s.lower
 	if s.named != nil {
 		a.Procedure = s.named.name
 	}

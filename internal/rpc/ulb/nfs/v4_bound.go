@@ -17,6 +17,7 @@ type size4 struct {
 	item    uint32 // most octets of an eligible item, without roundup
 	guessed bool   // octets has a bound of Limits where the protocol has none
 	layouts bool   // the operation asks for fs_layout_type
+	maxIO   bool   // the operation asks for maxread or maxwrite
 }
 
 func octets(n uint64) size4 { return size4{octets: n} }
@@ -35,6 +36,7 @@ func getattr4(m []byte, pos int, l *ulb.Limits) size4 {
 	return size4{
 		octets:  4 + 4*uint64(max(n, l.Bitmap)) + 4 + (values+3)&^3,
 		guessed: guessed, layouts: n > 1 && be(m, pos+8)&layoutTypeBit != 0,
+		maxIO: n > 0 && be(m, pos+4)&maxIOBits != 0,
 	}
 }
 

@@ -72,6 +72,9 @@ type op4Row struct {
 	identities uint8
 	size       bound4
 
+	// asks are the numbers in arguments that must not exceed what the path carries.
+	asks []number
+
 	// keeps is set for an operation that changes no file although its class is not ReadOnly. keepsIf
 	// reports whether an operation with the arguments at pos changes none.
 	keeps   bool
@@ -113,8 +116,8 @@ var op4Rows = []op4Row{
 	{number: 22, name: "PUTFH", class: ro, weight: plumbing, args: "O", most: 8},
 	{number: 23, name: "PUTPUBFH", class: ro, weight: plumbing, most: 8},
 	{number: 24, name: "PUTROOTFH", class: ro, weight: plumbing, most: 8},
-	{number: 25, name: "READ", class: ro, weight: moving, args: "16 8 4", results: "4 D", most: 16, size: read4},
-	{number: 26, name: "READDIR", class: ro, weight: acting, args: "8 8 4 4 B", results: "8 *(8 O F) 4", most: 24, size: readdir4},
+	{number: 25, name: "READ", class: ro, weight: moving, args: "16 8 4", results: "4 D", most: 16, size: read4, asks: []number{{at: 24}}},
+	{number: 26, name: "READDIR", class: ro, weight: acting, args: "8 8 4 4 B", results: "8 *(8 O F) 4", most: 24, size: readdir4, asks: []number{{at: 16}, {at: 20}}},
 	{number: 27, name: "READLINK", class: ro, weight: acting, results: "D", most: 12, size: readlink4},
 	{number: 28, name: "REMOVE", class: non, weight: acting, args: "O", results: "20", most: 28},
 	{number: 29, name: "RENAME", class: non, weight: acting, args: "O O", results: "40", most: 48},
@@ -148,6 +151,8 @@ var op4Rows = []op4Row{
 	{
 		number: 43, name: "CREATE_SESSION", class: seq, keeps: true, weight: acting,
 		args: "8 4 4" + chan4 + chan4 + "4 " + secparms, results: "16 4 4" + chan4 + chan4, most: 8 + 24 + 2*32,
+		// csa_fore_chan_attrs: ca_headerpadsize, ca_maxrequestsize, ca_maxresponsesize, ca_maxresponsesize_cached, ...
+		asks: []number{{at: 20, of: wholeCall}, {at: 24, of: wholeReply}, {at: 28, of: wholeReply}},
 	},
 	{number: 44, name: "DESTROY_SESSION", class: idm, keeps: true, weight: acting, args: "16", most: 8},
 	{number: 45, name: "FREE_STATEID", class: non, keeps: true, weight: acting, args: "16", most: 8},
@@ -175,13 +180,13 @@ var op4Rows = []op4Row{
 	{number: 65, name: "LAYOUTSTATS", class: idm, weight: acting, args: "8 8 16 16 16 16 4 O", most: 8},
 	{number: 66, name: "OFFLOAD_CANCEL", class: idm, weight: acting, args: "16", most: 8},
 	{number: 67, name: "OFFLOAD_STATUS", class: ro, weight: acting, args: "16", results: "8 [4]", most: 24},
-	{number: 68, name: "READ_PLUS", class: ro, weight: moving, args: "16 8 4", results: "4 [{0:8 O|1:16|*:}]", most: 16, size: readPlus},
+	{number: 68, name: "READ_PLUS", class: ro, weight: moving, args: "16 8 4", results: "4 [{0:8 O|1:16|*:}]", most: 16, size: readPlus, asks: []number{{at: 24}}},
 	{number: 69, name: "SEEK", class: ro, weight: acting, args: "16 8 4", results: "12", most: 20},
 	{number: 70, name: "WRITE_SAME", class: idm, weight: acting, args: "16 4 8 8 8 8 4 8 O", results: written4, most: 48},
 	{number: 71, name: "CLONE", class: idm, weight: acting, args: "16 16 8 8 8", most: 8},
 	{number: 72, name: "GETXATTR", class: ro, weight: acting, args: "O", results: "O", most: 12, size: getxattr},
 	{number: 73, name: "SETXATTR", class: non, weight: acting, args: "4 O O", results: "20", most: 28},
-	{number: 74, name: "LISTXATTRS", class: ro, weight: acting, args: "8 4", results: "8 [O] 4", most: 24, size: listxattrs},
+	{number: 74, name: "LISTXATTRS", class: ro, weight: acting, args: "8 4", results: "8 [O] 4", most: 24, size: listxattrs, asks: []number{{at: 8}}},
 	{number: 75, name: "REMOVEXATTR", class: non, weight: acting, args: "O", results: "20", most: 28},
 }
 
@@ -203,6 +208,7 @@ type op4 struct {
 	most       uint32
 	sessionOp  ulb.SessionOps
 	size       bound4
+	asks       []number
 	args       ulb.Layout
 	results    ulb.Layout
 	failed     uint32
@@ -230,7 +236,7 @@ func compile4(rows []op4Row) (ops [76]op4) {
 		}
 		*o = op4{
 			name: "COMPOUND/" + r.name, class: r.class, weight: r.weight, bitmaps: r.bitmaps,
-			identities: r.identities, most: r.most, size: r.size, failed: r.failed,
+			identities: r.identities, most: r.most, size: r.size, asks: r.asks, failed: r.failed,
 			sessionOp: sessionOps[r.number], args: ulb.Compile(r.args), results: ulb.Compile(r.results), failure: ulb.Compile(r.failure),
 			keeps: r.keeps || r.class == ro, keepsIf: r.keepsIf,
 		}

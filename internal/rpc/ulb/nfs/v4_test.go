@@ -80,7 +80,7 @@ func TestReference4(t *testing.T) {
 		if (a.BackRequest != 0) != (r.creates == 1) {
 			t.Errorf("%x: BackRequest %d", r.call, a.BackRequest)
 		}
-		a.Operation, a.Operations, a.Changes = 0, 0, false // TestOperations, TestChanges
+		a.Operation, a.Operations, a.Changes, a.Lower = 0, 0, false, 0 // TestOperations, TestChanges, TestLowerArguments
 		if a != want {
 			t.Errorf("%x:\n got %+v\nwant %+v", r.call, a, want)
 		}
@@ -150,7 +150,7 @@ func TestCompoundUnknown(t *testing.T) {
 			Class: ulb.NonIdempotent, Reduce: true, MaxReply: most, MaxReduced: most,
 			Session: tt.session, Procedure: "COMPOUND",
 		}
-		a.Operation, a.Operations, a.Changes = 0, 0, false // TestOperations, TestChanges
+		a.Operation, a.Operations, a.Changes, a.Lower = 0, 0, false, 0 // TestOperations, TestChanges, TestLowerArguments
 		if a != want {
 			t.Errorf("%s: %+v, want %+v", tt.name, a, want)
 		}
@@ -181,7 +181,7 @@ func TestCompoundIntegrity(t *testing.T) {
 		reg.Analyse(plain, &a)
 		binding := reg.Analyse(c, &b)
 		want := a
-		want.Reduce, want.ArgPosition, want.ArgLength, want.ResultMax = false, 0, 0, 0
+		want.Reduce, want.ArgPosition, want.ArgLength, want.ResultMax, want.Lower = false, 0, 0, 0, 0
 		want.MaxReply += 400 + 8 + 4 + 400
 		want.MaxReduced = want.MaxReply
 		if want.Session != 0 {

@@ -161,7 +161,7 @@ func TestVectorAnalysis(t *testing.T) {
 			if want, whole := carriedWhole[v.ID]; whole {
 				want.Class, want.Reduce = ulb.NonIdempotent, v.DDPAllowed
 				want.MaxReply, want.MaxReduced = reg.Limits().MaxReply, reg.Limits().MaxReply
-				a.Operation, a.Operations, a.Changes = 0, 0, false // TestOperations, TestChanges
+				a.Operation, a.Operations, a.Changes, a.Lower = 0, 0, false, 0 // TestOperations, TestChanges, TestLowerArguments
 				if a != want {
 					t.Errorf("Analysis = %+v, want that of a Call carried whole, %+v", a, want)
 				}
@@ -586,7 +586,7 @@ func TestReference(t *testing.T) {
 		// A client may ask for more of a directory than any Reply can have.
 		most := reg.Limits().MaxReply
 		want.MaxReply, want.MaxReduced = min(want.MaxReply, most), min(want.MaxReduced, most)
-		a.Operation, a.Operations, a.Changes = 0, 0, false // TestOperations, TestChanges
+		a.Operation, a.Operations, a.Changes, a.Lower = 0, 0, false, 0 // TestOperations, TestChanges, TestLowerArguments
 		if a != want {
 			t.Errorf("%d.%d.%d %s %x:\n got %+v\nwant %+v", r.prog, r.vers, r.proc, r.name, r.message, a, want)
 		}
