@@ -88,6 +88,9 @@ func (f *front) begin(c *call) bool {
 	if a.BackRequest != 0 {
 		nfs.BoundBackChannel(c.rdma.Message, a, f.client.longestCallBack())
 	}
+	if a.Lower&ulb.Arguments != 0 {
+		c.lowerArguments()
+	}
 	if a.LayoutTypes && u.settings().HideLayouts {
 		nfs.HideLayoutTypes(h, a)
 	}

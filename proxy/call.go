@@ -37,7 +37,7 @@ type call struct {
 	h     oncrpc.Call // the Call's header; half of it is needed only while the Call is read
 	reply reply
 	// The message, which is in memory of the arena, and its XID and analysis, as the upstream gets them; and the Reply
-	// of an RDMA upstream. The proxy changes the XID, an NLM lock owner and, with squash, the user of the message in place.
+	// of an RDMA upstream. The proxy changes the message in place: rule 1 of ARCHITECTURE.md says where.
 	rdma rdmaside.Call
 	seldom
 	scratch

@@ -63,6 +63,9 @@ func (c *call) answered(here int) {
 			return
 		}
 	}
+	if c.rdma.Analysis.Lower&ulb.Results != 0 {
+		c.lowerResults()
+	}
 	if c.rdma.Analysis.SessionOps&ulb.CreateSession != 0 {
 		c.up.sessions.Learn(c.reply.whole(), &c.rdma.Analysis)
 	}
