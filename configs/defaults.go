@@ -17,7 +17,7 @@ func (c *Config) setDefaults() {
 		c.Upstreams[i].setDefaults()
 	}
 	c.TLS.setDefaults()
-	fill(&c.Chunks.IO, 1*MiB)
+	fill(&c.Chunks.IO, DefaultIO)
 	fill(&c.Chunks.Reply, c.Chunks.IO+8*KiB)
 	fill(&c.Memory.Budget, defaultBudget)
 	fill(&c.RPCBind.Address, none)

@@ -35,7 +35,7 @@ func TestDefaults(t *testing.T) {
 			IWARP:    IWARP{CRC: On, FPDU: "emss", Revision1: Off},
 		}},
 		TLS:       TLSBudget{Handshakes: 512, Waiting: 4096},
-		Chunks:    Chunks{IO: 1 << 20, Reply: 1<<20 + 8<<10},
+		Chunks:    Chunks{IO: 4 << 20, Reply: 4<<20 + 8<<10},
 		Memory:    Memory{Budget: 1 << 30},
 		RPCBind:   RPCBind{Address: "none"},
 		Admin:     Admin{Address: "127.0.0.1:9090"},

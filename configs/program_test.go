@@ -22,7 +22,7 @@ func TestDeclaredPrograms(t *testing.T) {
 		{"none", "", ""},
 		{"one", "{program: 9, versions: [1, 2], procedures: [0, 4294967295]" + rest, ""},
 		{"the longest Reply", "{program: 9, versions: [1], reply: 1032KiB, effect: idempotent}", ""},
-		{"a longer one", "{program: 9, versions: [1], reply: 1033KiB, effect: non_idempotent}", "programs[0].reply: 1033KiB is more than chunks.reply, which is 1032KiB; write less here, or more there"},
+		{"a longer one", "{program: 9, versions: [1], reply: 4105KiB, effect: non_idempotent}", "programs[0].reply: 4105KiB is more than chunks.reply, which is 4104KiB; write less here, or more there"},
 		{"nothing", "{}", `
 			programs[0].effect: this setting is required
 			programs[0].program: this setting is required

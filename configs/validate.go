@@ -15,6 +15,10 @@ const (
 	maxIO     = 8 * MiB       // chunks.io
 )
 
+// DefaultIO is the default of chunks.io. Servers that return 4 MiB at once exist, and a Call of the default
+// limits.record holds a WRITE of as much.
+const DefaultIO = 4 * MiB
+
 const (
 	minChunk = 4 * KiB
 	maxLoops = 256

@@ -3,10 +3,13 @@ package proxy_test
 import (
 	"bytes"
 	"encoding/binary"
+	"sync"
 	"testing"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
@@ -23,9 +26,9 @@ const (
 	pathReply  = pathRead + 8<<10 - 412
 )
 
-// eachPath runs f with a client of each transport and a server of each transport, which behaves like b.
-func eachPath(t *testing.T, b proxytest.Behaviour, f func(t *testing.T, dial func() caller)) {
-	h := proxytest.NewHarness(t, budget)
+// eachPath runs f with a client of each transport and a server of each transport, which behaves like b. Calls have
+// at most record octets.
+func eachPath(t *testing.T, h *proxytest.Harness, record int, b proxytest.Behaviour, f func(t *testing.T, dial func() caller)) {
 	l := fabrictest.NewLoop()
 	t.Cleanup(l.Stop)
 	lp := fabrictest.NewLoopback()
@@ -35,10 +38,10 @@ func eachPath(t *testing.T, b proxytest.Behaviour, f func(t *testing.T, dial fun
 		{Name: "rdma", RDMA: true, Provider: lp, Endpoints: []string{"storage"}},
 	}
 	p := h.Proxy([]proxy.ListenerOptions{
-		{Name: "tcp to tcp", Address: "127.0.0.1:0", Upstream: "tcp", MaxRecord: pathRecord},
-		{Name: "tcp to rdma", Address: "127.0.0.1:0", Upstream: "rdma", MaxRecord: pathRecord},
-		{Name: "rdma to tcp", Address: "a", Upstream: "tcp", RDMA: true, Provider: lp, MaxRecord: pathRecord},
-		{Name: "rdma to rdma", Address: "b", Upstream: "rdma", RDMA: true, Provider: lp, MaxRecord: pathRecord},
+		{Name: "tcp to tcp", Address: "127.0.0.1:0", Upstream: "tcp", MaxRecord: record},
+		{Name: "tcp to rdma", Address: "127.0.0.1:0", Upstream: "rdma", MaxRecord: record},
+		{Name: "rdma to tcp", Address: "a", Upstream: "tcp", RDMA: true, Provider: lp, MaxRecord: record},
+		{Name: "rdma to rdma", Address: "b", Upstream: "rdma", RDMA: true, Provider: lp, MaxRecord: record},
 	}, us)
 	for _, name := range []string{"tcp to tcp", "tcp to rdma"} {
 		t.Run(name, func(t *testing.T) { f(t, func() caller { return h.Client(p.Addr(name)) }) })
@@ -52,7 +55,7 @@ func eachPath(t *testing.T, b proxytest.Behaviour, f func(t *testing.T, dial fun
 // carries, and the rest when it asks for it.
 func TestReadInParts(t *testing.T) {
 	t.Parallel()
-	eachPath(t, proxytest.Behaviour{}, func(t *testing.T, dial func() caller) {
+	eachPath(t, proxytest.NewHarness(t, budget), pathRecord, proxytest.Behaviour{}, func(t *testing.T, dial func() caller) {
 		c := dial()
 		const all = 8 << 20
 		for offset, xid := uint64(0), uint32(1); offset < all; xid++ {
@@ -65,6 +68,32 @@ func TestReadInParts(t *testing.T) {
 			}
 			offset += uint64(binary.BigEndian.Uint32(got[proxytest.ReadData-4:]))
 		}
+	})
+}
+
+// TestLargestByDefault: READs and WRITEs of 4 MiB, which some servers offer, are carried with the defaults of
+// chunks.io and limits.record and the default budget of a container of 128 MiB, of several clients at once.
+func TestLargestByDefault(t *testing.T) {
+	t.Parallel()
+	h := proxytest.NewHarness(t, 48<<20)
+	h.Registry = ulb.NewRegistry(ulb.Limits{MaxIO: 4 << 20})
+	nfs.Register(h.Registry)
+	const largest = 4 << 20
+	eachPath(t, h, largest+64<<10, proxytest.Behaviour{}, func(t *testing.T, dial func() caller) {
+		var clients sync.WaitGroup
+		for i := range uint32(3) {
+			c := dial()
+			clients.Go(func() {
+				for xid := i * 100; xid < i*100+8; xid += 2 {
+					for _, m := range [][]byte{proxytest.ReadCall(xid, uint64(xid), largest), proxytest.WriteCall(xid+1, uint64(xid), largest)} {
+						if got, err := c.Call(m); err != nil || !bytes.Equal(got, proxytest.Expected(m)) {
+							t.Errorf("client %d, XID %d: %d octets, %v", i, proxytest.XID(m), len(got), err)
+						}
+					}
+				}
+			})
+		}
+		clients.Wait()
 	})
 }
 
@@ -113,7 +142,7 @@ func TestLargestAdvertised(t *testing.T) {
 		}
 		return nil, false // the Reply to a COMPOUND tells the arguments that the server has got
 	}
-	eachPath(t, proxytest.Behaviour{Intercept: server}, func(t *testing.T, dial func() caller) {
+	eachPath(t, proxytest.NewHarness(t, budget), pathRecord, proxytest.Behaviour{Intercept: server}, func(t *testing.T, dial func() caller) {
 		c := dial()
 		is := func(name string, call, want []byte) {
 			t.Helper()

@@ -90,6 +90,7 @@ func TestDemo(t *testing.T) {
 	}
 	t.Run("go", func(t *testing.T) { demotest.GoClient(t, a.TCP, entries) })
 	t.Run("libnfs", func(t *testing.T) { demotest.Libnfs(t, a.TCP, largest) })
+	t.Run("largest", func(t *testing.T) { demotest.Largest(t, a.TCP) })
 	t.Run("versions", func(t *testing.T) { testVersions(t, a.TCP) })
 
 	// The Calls went over RDMA.

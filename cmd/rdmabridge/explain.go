@@ -104,7 +104,10 @@ func (f *explainFlags) options(cmd *cobra.Command) (explain.Options, error) {
 	if f.listener != "" && len(f.config) == 0 {
 		return o, errors.New("--listener names a listener of a configuration; give --config, too")
 	}
-	if len(f.config) > 0 {
+	if len(f.config) == 0 {
+		c := configs.Config{Chunks: configs.Chunks{IO: configs.DefaultIO}}
+		o.Registry = newRegistry(&c)
+	} else {
 		if err := f.loadConfig(cmd, &o); err != nil {
 			return o, err
 		}

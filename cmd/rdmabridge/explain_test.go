@@ -114,7 +114,7 @@ admin: {address: 127.0.0.1:0}
 	if h := first("--inline-call", "1024", "--inline-reply", "1KiB"); h.InlineCall != 1024 || h.InlineReply != 1024 {
 		t.Errorf("with flags: %+v", h)
 	}
-	if h := first(); h.InlineCall != 4096 || h.InlineReply != 4096 || h.MaxIO != 1<<20 || h.From != "" {
+	if h := first(); h.InlineCall != 4096 || h.InlineReply != 4096 || h.MaxIO != 4<<20 || h.From != "" {
 		t.Errorf("without: %+v", h)
 	}
 	_, m := explained(t, nil, "--config", config, "--hex", call)

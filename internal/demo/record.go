@@ -12,7 +12,7 @@ import (
 
 const (
 	maxRecord = 4<<20 + 64<<10 // octets of a record: the bridge's default for limits.record
-	maxRead   = 1 << 20        // octets of one READ, READDIR or READDIRPLUS
+	maxRead   = 4 << 20        // octets of one READ, READDIR or READDIRPLUS: the default of chunks.io
 )
 
 var errRecord = errors.New("demo: a record with a length out of bounds")

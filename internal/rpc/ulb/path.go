@@ -32,10 +32,10 @@ const (
 	Results                    // they say how much the server takes and returns at once
 )
 
-// A Lowerer is a Binding that knows numbers of octets for which less than the wanted will do. A client may ask for more than a
-// Path carries, and a server may say that it takes and returns more. The Lowerer lowers such numbers in
-// plain messages, in place, to what the Path carries, so that no Reply and no Call gets too long. It changes
-// nothing else and does not allocate. The methods report whether they have changed something.
+// A Lowerer is a Binding that knows numbers of octets for which less will do. A client may ask for more than a
+// Path carries, and a server may say that it takes and returns more. The Lowerer lowers such numbers in plain
+// messages, in place, to what the Path carries, so that no Reply and no Call gets too long. It changes nothing
+// else and does not allocate. The methods report whether they have changed something.
 type Lowerer interface {
 	// LowerArguments lowers numbers in c, whose Analysis has Arguments in Lower.
 	LowerArguments(c *oncrpc.Call, p *Path) (changed bool)

@@ -157,8 +157,8 @@ func eachOp4(c *oncrpc.Call, f func(o *op4, number uint32, pos int)) {
 }
 
 // LowerArguments implements ulb.Lowerer. If the results of all operations together may be too long for a Reply,
-// each operation that asks for data gets an equal part of what the others leave, and those that ask for less leave their
-// rest to the operations behind them.
+// each operation that asks for data gets an equal part of what the others leave. One that asks for less leaves
+// its rest to the operations behind it.
 func (compound) LowerArguments(c *oncrpc.Call, p *ulb.Path) (changed bool) {
 	l := &p.Limits
 	s := summary{octets: opsHeader + uint64(xdr.Roundup(int(be(c.Message, c.Args))))} // the tag comes first
