@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 )
 
 // A Number is a limit that follows from settings.
@@ -58,6 +60,8 @@ func Numbers(budget int64, ls []ListenerOptions, us []UpstreamOptions) (all []Nu
 		of := "listener " + l.Name
 		bytes(of, "unread Replies at which a client is not read from", l.outboundOf(d.replies), "the less of limits.outbound and memory for Replies / 8")
 		add(of, "Calls under way at which a client is not read from", float64(l.MaxCalls), "calls", "limits.calls")
+		path := ulb.Path{Call: uint32(l.MaxRecord)}
+		bytes(of, "data of one WRITE, at most, of which servers may tell clients", int64(path.Write()), "limits.record - 8 KiB, in whole pages")
 		if l.RDMA {
 			bytes(of, "Receives of a client with all its credits", int64(l.Credits)*int64(l.CallInline), "credits x inline.call")
 		}

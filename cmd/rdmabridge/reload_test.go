@@ -587,7 +587,7 @@ loops: 2
 	for _, want := range []string{
 		`"setting":"memory.budget","old":"1GiB","new":"2GiB","message":"setting needs a restart"`,
 		`"setting":"loops","old":"2","new":"3","message":"setting needs a restart"`,
-		`"setting":"chunks.io","old":"1MiB","new":"2MiB","message":"setting needs a restart"`,
+		`"setting":"chunks.io","old":"4MiB","new":"2MiB","message":"setting needs a restart"`,
 		`"setting":"listeners[r].iwarp.crc","old":"on","new":"off","message":"setting needs a restart"`,
 		`"setting":"listeners[r].credits","old":"64","new":"9","message":"setting changed"`,
 		`"setting":"drain.timeout","old":"30s","new":"7s","message":"setting changed"`,
