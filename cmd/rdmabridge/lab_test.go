@@ -193,6 +193,12 @@ func testLabCalls(t *testing.T, g *guest, b *bridgeProcess, far farEnd, direct b
 		}
 		testXIDs(t, g)
 	})
+	t.Run("largest", func(t *testing.T) {
+		if direct {
+			t.Skip("no bridge that could carry less")
+		}
+		testLargest(t, g)
+	})
 	t.Run("rules", func(t *testing.T) {
 		if direct {
 			t.Skip("no bridge that could have rules")
