@@ -140,6 +140,15 @@ var (
 		Help: "Calls of clients that have ended, by result.",
 		Like: "HAProxy: hrsp_*; Envoy: downstream_rq_xx",
 	})
+	ListenerRefusedCalls = counter(Definition{
+		Name: "listener_refused_calls_total", Labels: listenerAnd(Label{Name: "reason", Help: "what is wrong with the header, and the Reply", Values: []Value{
+			{"rpc_version", "it is not RPC version 2: RPC_MISMATCH"},
+			{"credential", "the credential is longer than RPC allows: AUTH_BADCRED"},
+			{"verifier", "the verifier is longer than RPC allows: AUTH_BADVERF"},
+			{"short", "the message ends inside the header: GARBAGE_ARGS, or AUTH_BADCRED under RPCSEC_GSS"},
+		}}),
+		Help: "Calls whose RPC header is not valid, by reason. The bridge answers them itself, and their connection goes on.",
+	})
 	ListenerOutstandingCalls = gauge(Definition{
 		Name: "listener_outstanding_calls", Labels: ofListener,
 		Help: "Calls that were read and are not answered yet.",

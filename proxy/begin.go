@@ -1,8 +1,6 @@
 package proxy
 
 import (
-	"errors"
-
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
@@ -10,7 +8,7 @@ import (
 
 // begin takes the Call in c.rdma.Message as far as the pool of its upstream: it finds the upstream,
 // has the Call analysed and gives it an XID. It reports false when the message is no RPC Call,
-// and has closed the connection then.
+// and has closed the connection then. A Call whose header cannot be walked is refused.
 func (f *front) begin(c *call) bool {
 	h, g, l := &c.h, &f.ledger, f.listener
 	var err error
@@ -19,9 +17,12 @@ func (f *front) begin(c *call) bool {
 	} else {
 		err = oncrpc.ParseCall(c.rdma.Message, h)
 	}
-	if err != nil && !errors.Is(err, oncrpc.ErrVersion) {
-		f.malformed(c, err)
-		return false
+	refusal, why := []byte(nil), oncrpc.RefusedNot
+	if err != nil {
+		if refusal, why = h.AppendRefusal(c.local[:0], err); why == oncrpc.RefusedNot {
+			f.malformed(c, err)
+			return false
+		}
 	}
 	for _, b := range g.buckets {
 		b.chargeCall(f.loop.Now(), len(c.rdma.Message), g)
@@ -32,7 +33,7 @@ func (f *front) begin(c *call) bool {
 	c.size = int32(len(c.rdma.Message))
 	c.rdma.XID, c.clientXID = h.XID, h.XID
 	if err != nil {
-		f.answer(c, oncrpc.AppendRPCMismatch(c.local[:0], h.XID))
+		f.refuseHeader(c, refusal, why, err)
 		return true
 	}
 	if t := f.loop.tap.Load(); t != nil {

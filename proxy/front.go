@@ -273,6 +273,15 @@ func (f *front) malformed(c *call, err error) {
 	f.settle(c)
 }
 
+// refuseHeader answers c, whose header cannot be walked because of err, with the Reply b.
+func (f *front) refuseHeader(c *call, b []byte, why oncrpc.Refusal, err error) {
+	l := f.listener
+	l.refusedCalls[why].Inc()
+	l.lines.refused.Line(&l.log, zerolog.WarnLevel, "call_header_refused").Str("reason", oncrpc.RefusalNames[why]).Stringer("peer", f.peer).Uint32("xid", c.clientXID).
+		Err(err).Msg("the header of a Call is not valid; call refused")
+	f.answer(c, b)
+}
+
 // fail ends the connection because of a Call. The caller has logged why.
 func (f *front) fail(reason error) {
 	f.failed = true

@@ -16,6 +16,7 @@ import (
 type clientLines struct {
 	unanswered loglimit.Limit // a Call cannot be answered
 	malformed  loglimit.Limit // a message is no Call
+	refused    loglimit.Limit // the header of a Call is not valid
 	denied     loglimit.Limit // a rule denies a Call
 	strays     loglimit.Limit // too many Replies answer no reverse Call
 	plain      loglimit.Limit // a Call came without TLS, which the listener requires

@@ -13,6 +13,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/crowd"
 	"github.com/rdmabridge/rdmabridge/internal/loglimit"
 	"github.com/rdmabridge/rdmabridge/internal/loop"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
@@ -49,9 +50,10 @@ type listener struct {
 	stray    *metrics.Counter
 	evicted  *metrics.Counter
 
-	tls        tlsFiles         // of TCP alone, as is plainCalls
-	plainCalls *metrics.Counter // Calls that were refused because they came without TLS
-	crowded    loglimit.Seldom  // of lines about evictions
+	tls          tlsFiles                          // of TCP alone, as are plainCalls and refusedCalls
+	plainCalls   *metrics.Counter                  // Calls that were refused because they came without TLS
+	refusedCalls [oncrpc.Refusals]*metrics.Counter // Calls whose header is not valid
+	crowded      loglimit.Seldom                   // of lines about evictions
 }
 
 // listenerCounts count the Calls of one loop's clients.
@@ -109,6 +111,9 @@ func newListener(p *Proxy, o ListenerOptions) *listener {
 	l.refusals.init(m, o.Name, o.RDMA)
 	if !o.RDMA {
 		l.plainCalls = m.Counter(metrics.ListenerTLSRefusedCalls, o.Name)
+		for why := oncrpc.RefusedNot + 1; why < oncrpc.Refusals; why++ {
+			l.refusedCalls[why] = m.Counter(metrics.ListenerRefusedCalls, o.Name, oncrpc.RefusalNames[why])
+		}
 	} else {
 		m.GaugeFunc(metrics.ListenerRDMAOutstandingCalls, func() float64 {
 			return float64(p.sum(o.Name, (*listener).outstanding))

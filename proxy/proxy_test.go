@@ -16,6 +16,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/status"
@@ -475,6 +477,64 @@ func TestRefusedCalls(t *testing.T) {
 		}
 	}
 	check(t, c, proxytest.GetattrCall(5))
+}
+
+// TestRefusedHeaders: a Call whose header is not valid gets the Reply that RFC 5531 has for it, one line and one
+// count, and the other Calls of its connection go on. Only what is no Call ends the connection.
+func TestRefusedHeaders(t *testing.T) {
+	t.Parallel()
+	h := proxytest.NewHarness(t, budget)
+	logs := new(testkit.Log)
+	h.Log = zerolog.New(logs)
+	var gate proxytest.Gate
+	s := h.TCPServer(proxytest.Behaviour{Gate: &gate})
+	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "tcp"}},
+		[]proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}}})
+	c := h.Client(p.Addr("nfs"))
+	gate.Shut()
+	pending, err := c.Go(proxytest.GetattrCall(99))
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Eventually("a Call is under way", func() bool { return s.Calls.Load() == 1 })
+	call := func(xid uint32, ws ...uint32) []byte {
+		return testkit.Words(append([]uint32{xid, oncrpc.TypeCall, 2, oncrpc.ProgramNFS, 4, 1}, ws...)...)
+	}
+	for i, tt := range []struct {
+		reason string
+		m      []byte
+		want   []byte
+	}{
+		{"rpc_version", testkit.Words(1, oncrpc.TypeCall, 3), oncrpc.AppendRPCMismatch(nil, 1)},
+		{"credential", append(call(2, oncrpc.FlavorSys, 404), make([]byte, 404+8)...), oncrpc.AppendAuthError(nil, 2, oncrpc.AuthBadCredential)},
+		{"verifier", append(call(3, oncrpc.FlavorNone, 0, oncrpc.FlavorNone, 404), make([]byte, 404)...), oncrpc.AppendAuthError(nil, 3, oncrpc.AuthBadVerifier)},
+		{"short", call(4, oncrpc.FlavorSys, 0, oncrpc.FlavorNone, 8), oncrpc.AppendAccepted(nil, 4, oncrpc.GarbageArguments)},
+		{"short", testkit.Words(5, oncrpc.TypeCall), oncrpc.AppendAccepted(nil, 5, oncrpc.GarbageArguments)},
+		{"short", call(6, oncrpc.FlavorGSS, 40, 1, oncrpc.GSSData, 1), oncrpc.AppendAuthError(nil, 6, oncrpc.AuthBadCredential)},
+	} {
+		before := metric(h, fmt.Sprintf(`listener_refused_calls_total{listener="nfs",reason=%q}`, tt.reason))
+		got, err := c.Call(tt.m)
+		if err != nil || !bytes.Equal(got, tt.want) {
+			t.Fatalf("%d, %s: Reply %x, %v; want %x", i, tt.reason, got, err, tt.want)
+		}
+		if n := metric(h, fmt.Sprintf(`listener_refused_calls_total{listener="nfs",reason=%q}`, tt.reason)); n != before+1 {
+			t.Errorf("%d, %s: counted %d times", i, tt.reason, n-before)
+		}
+		if n := strings.Count(logs.String(), `"event":"call_header_refused"`); n != i+1 {
+			t.Errorf("%d lines, want %d", n, i+1)
+		}
+	}
+	gate.Open()
+	if r := <-pending; !bytes.Equal(r, proxytest.Expected(proxytest.GetattrCall(99))) {
+		t.Errorf("the Call under way was answered with %x", r)
+	}
+	check(t, c, proxytest.GetattrCall(7))
+	if got, err := c.Call(testkit.Words(8, 2, 2, oncrpc.ProgramNFS, 3, 0, 0, 0, 0, 0)); err == nil {
+		t.Errorf("what is no Call is answered with %x", got)
+	}
+	if n := metric(h, `listener_calls_total{listener="nfs",result="malformed"}`); n != 1 {
+		t.Errorf("%d malformed, want 1", n)
+	}
 }
 
 // TestReverse: RDMA clients reach a TCP server; here the client is a second

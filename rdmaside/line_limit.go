@@ -11,6 +11,7 @@ type RequesterLines struct {
 // responderLines bound the log lines that Requesters can cause.
 type responderLines struct {
 	refused loglimit.Limit // invalid messages
+	calls   loglimit.Limit // Calls that are refused
 	stalled loglimit.Limit // too little progress
 	bugs    loglimit.Limit
 }

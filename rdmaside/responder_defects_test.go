@@ -18,7 +18,9 @@ const (
 	defectErrChunk              // RDMA_ERROR, ERR_CHUNK
 	defectGarbage               // an RPC Reply with GARBAGE_ARGS
 	defectMismatch
-	defectClose // the connection is closed
+	defectBadCred // AUTH_BADCRED
+	defectBadVerf // AUTH_BADVERF
+	defectClose   // the connection is closed
 )
 
 // A callDefect is a message that is no Call that a Responder can execute: the
@@ -95,8 +97,19 @@ var callDefects = []callDefect{
 	{name: "a chunk of a protected call", proc: rpcrdma.Msg, edit: offerReads(writePos+20, 1000), payload: protectedWrite[:writePos+20], want: defectErrChunk},
 	{name: "a reply", proc: rpcrdma.Msg, edit: offerNone, payload: getAttrReply(1), want: defectSilence},
 	{name: "RPC version 3", proc: rpcrdma.Msg, edit: offerNone, payload: append(words(1, 0, 3), getAttrCall(1)[12:]...), want: defectMismatch},
-	{name: "half an RPC header", proc: rpcrdma.Msg, edit: offerNone, payload: getAttrCall(1)[:30], want: defectClose},
-	{name: "a credential without end", proc: rpcrdma.Msg, edit: offerNone, payload: words(1, 0, 2, 100003, 3, 0, 1, 400, 0, 0, 0, 0), want: defectClose},
+	{name: "half an RPC header", proc: rpcrdma.Msg, edit: offerNone, payload: getAttrCall(1)[:30], want: defectGarbage},
+	{name: "XID and direction", proc: rpcrdma.Msg, edit: offerNone, payload: getAttrCall(1)[:8], want: defectGarbage},
+	{name: "an XID alone", proc: rpcrdma.Msg, edit: offerNone, payload: getAttrCall(1)[:4], want: defectClose},
+	{name: "no direction", proc: rpcrdma.Msg, edit: offerNone, payload: append(words(1, 2), getAttrCall(1)[8:]...), want: defectClose},
+	{name: "a credential without end", proc: rpcrdma.Msg, edit: offerNone, payload: words(1, 0, 2, 100003, 3, 0, 1, 400, 0, 0, 0, 0), want: defectGarbage},
+	{name: "a GSS credential without end", proc: rpcrdma.Msg, edit: offerNone, payload: words(1, 0, 2, 100003, 3, 0, 6, 400, 0, 0, 0, 0), want: defectBadCred},
+	{name: "a credential of 404 octets", proc: rpcrdma.Msg, edit: offerNone, payload: append(words(1, 0, 2, 100003, 3, 0, 1, 404), make([]byte, 412)...), want: defectBadCred},
+	{name: "a verifier of 404 octets", proc: rpcrdma.Msg, edit: offerNone, payload: append(words(1, 0, 2, 100003, 3, 0, 0, 0, 0, 404), make([]byte, 404)...), want: defectBadVerf},
+	{name: "a verifier of 404 octets in a Long Call", proc: rpcrdma.NoMsg, edit: func(tc *responderCase, h *rpcrdma.Header) {
+		addReads(h, 0, tc.pulled(append(words(1, 0, 2, 100003, 3, 0, 0, 0, 0, 404), make([]byte, 404)...)))
+	}, want: defectBadVerf},
+	{name: "a credential of 404 octets before a Read chunk", proc: rpcrdma.Msg, edit: offerReads(writePos, 1000), payload: append(words(1, 0, 2, 100003, 3, 7, 1, 404), make([]byte, 412)...), want: defectBadCred},
+	{name: "another XID inside, before a Read chunk", proc: rpcrdma.Msg, edit: offerReads(writePos, 1000), payload: append(words(2, 0, 2, 100003, 3, 7, 1, 404), make([]byte, 412)...), want: defectErrChunk},
 	{name: "a handle that is none", proc: rpcrdma.NoMsg, edit: func(tc *responderCase, h *rpcrdma.Header) {
 		h.AddRead(0, rpcrdma.Segment{Handle: 1, Length: 100})
 	}, want: defectClose},
@@ -126,6 +139,14 @@ func (d *callDefect) run(tc *responderCase) {
 	case defectMismatch:
 		if s := tc.peer.wantSend(d.name); s.Proc != rpcrdma.Msg || !bytes.Equal(s.payload, words(1, 1, 1, 0, 2, 2)) {
 			tc.t.Fatalf("%+v %x, want RPC_MISMATCH", &s.Header, s.payload)
+		}
+	case defectBadCred, defectBadVerf:
+		stat := uint32(oncrpc.AuthBadCredential)
+		if d.want == defectBadVerf {
+			stat = oncrpc.AuthBadVerifier
+		}
+		if s := tc.peer.wantSend(d.name); s.Proc != rpcrdma.Msg || !bytes.Equal(s.payload, words(1, 1, 1, 1, stat)) {
+			tc.t.Fatalf("%+v %x, want auth_stat %d", &s.Header, s.payload, stat)
 		}
 	case defectClose:
 		tc.peer.wantIdle("no answer")

@@ -1,6 +1,7 @@
 package rdmaside
 
 import (
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
@@ -16,6 +17,7 @@ type ResponderMetrics struct {
 	droppedReply, droppedProc              *metrics.Counter
 	droppedHeader                          *metrics.Counter
 	refusals                               [refusalReasons]*metrics.Counter
+	refusedCalls                           [oncrpc.Refusals]*metrics.Counter
 	copied                                 *metrics.Counter
 	reverse                                responderReverseMetrics
 	granted, receives, starved             *metrics.Gauge
@@ -51,6 +53,9 @@ func NewResponderMetrics(reg *metrics.Registry, listener string) *ResponderMetri
 	m.reverse.init(reg, listener)
 	for i, reason := range refusalNames {
 		m.refusals[i] = reg.Counter(metrics.ListenerRefusedConnections, listener, reason)
+	}
+	for why := oncrpc.RefusedNot + 1; why < oncrpc.Refusals; why++ {
+		m.refusedCalls[why] = reg.Counter(metrics.ListenerRefusedCalls, listener, oncrpc.RefusalNames[why])
 	}
 	m.granted = reg.Gauge(metrics.ListenerCreditsGranted, listener)
 	m.receives = reg.Gauge(metrics.ListenerRDMAReceives, listener)

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/rs/zerolog"
+
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
@@ -187,14 +189,22 @@ func (c *ResponderConn) dispatch(x *Exchange) {
 	c.responder.calls.Call(x)
 }
 
-// badCall answers a Call of another version of RPC. It closes the connection of a peer whose
+// badCall refuses a Call whose header cannot be walked because of err. It closes the connection of a peer whose
 // message is no RPC Call at all.
 func (c *ResponderConn) badCall(x *Exchange, err error) {
-	if errors.Is(err, oncrpc.ErrVersion) {
-		c.answerPlain(x, oncrpc.AppendRPCMismatch(x.shortReply(), x.xid))
+	s, xid := c.responder, x.xid
+	if x.call.XID != xid {
+		c.answerError(x, rpcrdma.ErrChunk) // as in dispatch
 		return
 	}
-	xid := x.xid
-	c.drop(x)
-	c.refuse(xid, refusal{reasonPayload, err})
+	b, why := x.call.AppendRefusal(x.shortReply(), err)
+	if why == oncrpc.RefusedNot {
+		c.drop(x)
+		c.refuse(xid, refusal{reasonPayload, err})
+		return
+	}
+	s.metrics.refusedCalls[why].Inc()
+	s.lines.calls.Line(&s.opts.Log, zerolog.WarnLevel, "call_header_refused").Str("reason", oncrpc.RefusalNames[why]).
+		Stringer("peer", c.info.Peer).Uint32("xid", xid).Err(err).Msg("the header of a Call is not valid; call refused")
+	c.answerPlain(x, b)
 }

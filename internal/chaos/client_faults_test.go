@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"bytes"
 	"encoding/binary"
 	"io"
 	"net"
@@ -8,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
@@ -51,10 +53,24 @@ var clientRows = []clientRow{
 	}, closed, "connection closed", []string{`listener_refused_connections_total{reason="fragments"`}, 0},
 	{"Record that is no Call", func(w *world, g *rogue, c net.Conn) {
 		m := proxytest.GetattrCall(1)
-		binary.BigEndian.PutUint32(m[28:], 0xfffffff0) // the credential has no end
+		m[7] = 2
 		_, _ = c.Write(testkit.Record(m))
 		closes(w, c)
 	}, closed, "not an RPC Call; connection closed", []string{`listener_calls_total{result="malformed"`}, 0},
+	{"Call whose RPC header is not valid", func(w *world, g *rogue, c net.Conn) {
+		m := proxytest.GetattrCall(1)
+		binary.BigEndian.PutUint32(m[28:], 0xfffffff0) // the credential has no end
+		_, _ = c.Write(testkit.Record(m))
+		if r, err := testkit.ReadRecord(c); err != nil || !bytes.Equal(r, oncrpc.AppendAuthError(nil, 1, oncrpc.AuthBadCredential)) {
+			w.t.Errorf("it is answered with %x, %v", r, err)
+		}
+		o := g.call(getattr, 0)
+		g.book.transmit(o.id)
+		_, _ = c.Write(testkit.Record(o.m))
+		if !g.await(c, o) {
+			w.t.Error("the client was closed")
+		}
+	}, answered, "the header of a Call is not valid; call refused", []string{`listener_refused_calls_total{reason="credential"`}, 0},
 	{"Call sent again on another connection while it is under way", func(w *world, g *rogue, c net.Conn) {
 		s := w.responders[0].server
 		s.stop()

@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -9,6 +10,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 )
@@ -216,7 +218,7 @@ func (g *rogue) twice(_ context.Context, c net.Conn) {
 	}
 }
 
-// garbage sends octets that are no Call. The connection must be closed.
+// garbage sends octets that are no Call. The connection must be closed. A Call whose credential has no end is answered.
 func (g *rogue) garbage(_ context.Context, c net.Conn) {
 	_ = c.SetDeadline(time.Now().Add(stallTimeout + patience))
 	noise := make([]byte, 64+g.dice.IntN(4096))
@@ -239,6 +241,10 @@ func (g *rogue) garbage(_ context.Context, c net.Conn) {
 		m := proxytest.GetattrCall(1)
 		binary.BigEndian.PutUint32(m[28:], 0xfffffff0)
 		_, _ = c.Write(testkit.Record(m))
+		if r, err := testkit.ReadRecord(c); err == nil && !bytes.Equal(r, oncrpc.AppendAuthError(nil, 1, oncrpc.AuthBadCredential)) || timedOut(err) {
+			g.book.wrong("%s: a Call whose credential has no end is answered with %x, %v", g.name, r, err)
+		}
+		return
 	}
 	if _, err := io.Copy(io.Discard, c); timedOut(err) {
 		g.book.wrong("%s: the connection is still open %v after garbage number %d", g.name, stallTimeout+patience, what)

@@ -136,10 +136,11 @@ func ParseCall(m []byte, c *Call) error {
 		return &Error{XID: c.XID, Field: "verf", Position: o + 4, Err: ErrBound}
 	}
 	c.VerifierLen = int(n)
-	c.Args = o + 8 + xdr.Roundup(int(n))
-	if c.Args > len(m) {
+	args := o + 8 + xdr.Roundup(int(n))
+	if args > len(m) {
 		return &Error{XID: c.XID, Field: "verf", Position: o + 4, Err: ErrShort}
 	}
+	c.Args = args
 
 	switch c.Flavor {
 	case FlavorNone, FlavorSys, FlavorShort:
@@ -157,7 +158,10 @@ func (c *Call) short(m []byte) error {
 	if len(m) >= 4 {
 		c.XID = binary.BigEndian.Uint32(m)
 	}
-	if len(m) >= 12 && binary.BigEndian.Uint32(m[4:]) == TypeCall && binary.BigEndian.Uint32(m[8:]) != RPCVersion {
+	if len(m) >= 8 && binary.BigEndian.Uint32(m[4:]) != TypeCall {
+		return &Error{XID: c.XID, Field: "mtype", Position: 4, Err: ErrValue}
+	}
+	if len(m) >= 12 && binary.BigEndian.Uint32(m[8:]) != RPCVersion {
 		return &Error{XID: c.XID, Field: "rpcvers", Position: 8, Err: ErrVersion}
 	}
 	return &Error{XID: c.XID, Field: "call", Position: len(m), Err: ErrShort}

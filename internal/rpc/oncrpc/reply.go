@@ -26,6 +26,7 @@ const (
 const (
 	AuthBadCredential      = 1
 	AuthRejectedCredential = 2 // "client must begin new session"
+	AuthBadVerifier        = 3
 	AuthTooWeak            = 5
 )
 
