@@ -74,11 +74,11 @@ var (
 		Name: "rpcbind_refused_calls_total", Labels: []Label{
 			{Name: "reason", Help: "why", Values: []Value{
 				{"malformed", "it is no RPC Call"},
-				{"auth", "it is under RPCSEC_GSS, or under AUTH_TLS and not NULL"},
+				{"auth", "it is under RPCSEC_GSS, or under AUTH_TLS and not NULL, or its credential or verifier is too long"},
 				{"version", "the version of RPC or of rpcbind is not supported"},
 				{"program", "it is for another program"},
 				{"procedure", "there is no such procedure"},
-				{"arguments", "its arguments cannot be decoded"},
+				{"arguments", "its arguments or its header cannot be decoded"},
 				{"registration", "it is SET or UNSET, which are not allowed"},
 				{"call", "it is CALLIT or BCAST, which are not allowed"},
 				{"indirect", "it is INDIRECT, which is not supported"},

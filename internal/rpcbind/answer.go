@@ -1,7 +1,6 @@
 package rpcbind
 
 import (
-	"errors"
 	"net/netip"
 	"time"
 
@@ -89,10 +88,8 @@ var rpcbind3 = []procedure{
 func (s *Server) answer(m []byte, q question) (reply []byte, ok bool) {
 	var h oncrpc.Call
 	if err := oncrpc.ParseCall(m, &h); err != nil {
-		if errors.Is(err, oncrpc.ErrVersion) {
-			return s.refuse(q, refusedVersion, oncrpc.AppendRPCMismatch(nil, h.XID)), true
-		}
-		return s.refuse(q, refusedMalformed, nil), false
+		b, why := h.AppendRefusal(nil, err)
+		return s.refuse(q, refusedHeaders[why], b), why != oncrpc.RefusedNot
 	}
 	accepted := func(r refusal, stat uint32) ([]byte, bool) {
 		return s.refuse(q, r, oncrpc.AppendAccepted(nil, h.XID, stat)), true

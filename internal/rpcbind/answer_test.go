@@ -267,6 +267,7 @@ const garbage = "00000007 00000001 00000000 00000000 00000000 00000004"
 
 // Wrong input and its Replies. "" is no Reply, after which a TCP connection is closed.
 func TestMalformed(t *testing.T) {
+	const badCredential, badVerifier = "00000007 00000001 00000001 00000001 00000001", "00000007 00000001 00000001 00000001 00000003"
 	long := fmt.Sprintf("%0*x", 404*2, 0)
 	for _, tt := range []struct{ name, message, reply string }{
 		{"nothing", "", ""},
@@ -275,11 +276,12 @@ func TestMalformed(t *testing.T) {
 		{"a Reply", success, ""},
 		{"a Reply of 40 octets", success + "00000000 00000000 00000000 00000000", ""},
 		{"message type 2", "00000007 00000002 00000002 000186a0 00000002 00000000 00000000 00000000 00000000 00000000", ""},
-		{"a header cut", callHead(2, 0)[:80], ""},
-		{"a credential of 401 octets", "00000007 00000000 00000002 000186a0 00000002 00000000 00000000 00000191 " + long + "00000000 00000000", ""},
-		{"a credential of 4 GiB", "00000007 00000000 00000002 000186a0 00000002 00000000 00000000 ffffffff 00000000 00000000", ""},
-		{"a verifier of 4 GiB", "00000007 00000000 00000002 000186a0 00000002 00000000 00000000 00000000 00000000 ffffffff", ""},
-		{"a verifier cut", "00000007 00000000 00000002 000186a0 00000002 00000000 00000000 00000000 00000000 00000004", ""},
+		{"XID and direction", callHead(2, 0)[:17], garbage},
+		{"a header cut", callHead(2, 0)[:80], garbage},
+		{"a credential of 401 octets", "00000007 00000000 00000002 000186a0 00000002 00000000 00000000 00000191 " + long + "00000000 00000000", badCredential},
+		{"a credential of 4 GiB", "00000007 00000000 00000002 000186a0 00000002 00000000 00000000 ffffffff 00000000 00000000", badCredential},
+		{"a verifier of 4 GiB", "00000007 00000000 00000002 000186a0 00000002 00000000 00000000 00000000 00000000 ffffffff", badVerifier},
+		{"a verifier cut", "00000007 00000000 00000002 000186a0 00000002 00000000 00000000 00000000 00000000 00000004", garbage},
 
 		{"GETPORT of nothing", callHead(2, 3), garbage},
 		{"GETPORT cut", callHead(2, 3) + "000186a3 00000003 00000006", garbage},
@@ -311,8 +313,11 @@ func TestMalformed(t *testing.T) {
 				t.Errorf("%s: reply, ok = %x, %v; want %x", tt.name, got, ok, want)
 			}
 			why := refusedArguments
-			if tt.reply == "" {
+			switch tt.reply {
+			case "":
 				why = refusedMalformed
+			case badCredential, badVerifier:
+				why = refusedAuth
 			}
 			if seen(why, q.datagram) != 1 {
 				t.Errorf("%s: not counted as %s", tt.name, refusalNames[why])

@@ -1,6 +1,9 @@
 package rpcbind
 
-import "github.com/rdmabridge/rdmabridge/metrics"
+import (
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/metrics"
+)
 
 // A refusal is the reason why a question was refused, and decides its Reply.
 type refusal uint8
@@ -8,7 +11,7 @@ type refusal uint8
 const (
 	refusedNot          refusal = iota
 	refusedMalformed            // no RPC Call: no Reply, and a TCP connection is closed
-	refusedAuth                 // RPCSEC_GSS, or AUTH_TLS on more than NULL: AUTH_ERROR
+	refusedAuth                 // RPCSEC_GSS, AUTH_TLS on more than NULL, or a credential or verifier too long: AUTH_ERROR
 	refusedVersion              // of RPC or of rpcbind: RPC_MISMATCH, PROG_MISMATCH
 	refusedProgram              // another program: PROG_UNAVAIL
 	refusedProcedure            // PROC_UNAVAIL
@@ -28,6 +31,12 @@ var refusalNames = [refusals]string{
 	refusedProgram: "program", refusedProcedure: "procedure", refusedArguments: "arguments",
 	refusedRegistration: "registration", refusedCall: "call", refusedIndirect: "indirect",
 	refusedLong: "long", refusedDenied: "denied", refusedGroup: "group", refusedRate: "rate",
+}
+
+// refusedHeaders are the refusals of Calls whose header cannot be walked.
+var refusedHeaders = [oncrpc.Refusals]refusal{
+	oncrpc.RefusedNot: refusedMalformed, oncrpc.RefusedVersion: refusedVersion,
+	oncrpc.RefusedCredential: refusedAuth, oncrpc.RefusedVerifier: refusedAuth, oncrpc.RefusedShort: refusedArguments,
 }
 
 // series are the Server's metrics. The first index is 0 for TCP and 1 for UDP.
