@@ -12,7 +12,7 @@ import "fmt"
 //
 // Some short cuts are not drawn. A call that is read or queued becomes replying when the bridge
 // answers it itself or gives it up. A call that is read is settled at once when it repeats a
-// call of the same connection, or when its client's connection is closed because of it or has
+// call of the same TCP connection, or when its client's connection is closed because of it or has
 // ended. A call may also be queued several times on end, as it may wait several times. A call
 // that is read may be held, and is queued or replying after that; and a call of a GSS context may
 // be held again instead of being queued again.

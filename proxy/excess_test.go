@@ -1,9 +1,12 @@
 package proxy_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -30,6 +33,7 @@ type rawRequester struct {
 type rawReply struct {
 	xid, credits uint32
 	proc         rpcrdma.Proc
+	message      []byte // came inline
 }
 
 func dialRaw(t *testing.T, p fabric.Provider, on loop.Loop, addr string) *rawRequester {
@@ -61,8 +65,8 @@ func (r *rawRequester) Completed(cs []fabric.Completion) {
 		}
 		b := r.bufs[c.ID-1][:]
 		var h rpcrdma.Header
-		if _, err := h.Decode(b[:c.Bytes]); err == nil {
-			r.replies <- rawReply{h.XID, h.Credits, h.Proc}
+		if n, err := h.Decode(b[:c.Bytes]); err == nil {
+			r.replies <- rawReply{h.XID, h.Credits, h.Proc, bytes.Clone(b[n:c.Bytes])}
 		}
 		_ = r.conn.PostReceive(c.ID, b)
 	}
@@ -72,15 +76,16 @@ func (r *rawRequester) Closed(err error) { r.closed <- err }
 
 // send sends n Calls, from XID first on.
 func (r *rawRequester) send(first, n uint32) {
-	r.on.Post(loop.TaskFunc(func() {
-		for xid := first; xid < first+n; xid++ {
-			var m []byte
-			for _, w := range []uint32{xid, 1, 128, 0, 0, 0, 0} {
-				m = binary.BigEndian.AppendUint32(m, w)
-			}
-			_ = r.conn.PostSend(0, fabric.Send{Parts: [][]byte{m, proxytest.GetattrCall(xid)}})
-		}
-	}))
+	for xid := first; xid < first+n; xid++ {
+		r.post(proxytest.GetattrCall(xid))
+	}
+}
+
+// post sends the Call m inline.
+func (r *rawRequester) post(m []byte) {
+	header := rpcrdma.Header{}
+	header.Reset(binary.BigEndian.Uint32(m), 128, rpcrdma.Msg)
+	r.on.Post(loop.TaskFunc(func() { _ = r.conn.PostSend(0, fabric.Send{Parts: [][]byte{header.Append(nil), m}}) }))
 }
 
 // take receives n Replies, which answer the Calls from XID first on in any order, and returns the
@@ -103,6 +108,111 @@ func (r *rawRequester) take(t *testing.T, first, n uint32) (granted uint32) {
 		}
 	}
 	return granted
+}
+
+// TestRepeatedOnItsConnection: an RDMA client sends a Call again, and again, on the connection where the first is under
+// way. Each is answered, from one execution if the Call does harm, and the connection's other Call is, too.
+func TestRepeatedOnItsConnection(t *testing.T) {
+	for _, p := range []fabric.Provider{proxytest.IWARP(iwarp.Options{}), fabrictest.NewLoopback()} {
+		t.Run(fmt.Sprintf("%T", p), func(t *testing.T) {
+			h := proxytest.NewHarness(t, budget)
+			var gate proxytest.Gate
+			var mkdirs atomic.Int64
+			s := h.TCPServer(proxytest.Behaviour{Gate: &gate, Intercept: func(c *oncrpc.Call) ([]byte, bool) {
+				if c.Procedure == 9 {
+					mkdirs.Add(1)
+				}
+				return nil, false
+			}})
+			x := h.Proxy([]proxy.ListenerOptions{{Name: "rdma", Address: "127.0.0.1:0", RDMA: true, Provider: p, Upstream: "tcp", Credits: 64}},
+				[]proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}, SlowStart: 1024}})
+			r := dialRaw(t, p, h.Engine.Loops()[1], x.Addr("rdma"))
+			xid, granted := uint32(1), uint32(1)
+			for granted < 64 {
+				r.send(xid, granted)
+				n := granted
+				granted = r.take(t, xid, n)
+				xid += n
+			}
+			const repeats = 30
+			mkdir, getattr, other := proxytest.MkdirCall(5000, "d"), proxytest.GetattrCall(6000), proxytest.GetattrCall(7000)
+			gate.Shut()
+			before := s.Calls.Load()
+			r.post(other)
+			for range 1 + repeats {
+				r.post(mkdir)
+			}
+			r.post(getattr)
+			r.post(getattr)
+			h.Eventually("the repeats are held", func() bool {
+				return metric(h, `listener_calls_total{listener="rdma",result="absorbed"}`) == repeats
+			})
+			h.Eventually("all others are at the server", func() bool { return s.Calls.Load() == before+4 })
+			gate.Open()
+			want := map[uint32]int{5000: 1 + repeats, 6000: 2, 7000: 1}
+			for range 1 + repeats + 2 + 1 {
+				select {
+				case got := <-r.replies:
+					want[got.xid]--
+					for _, m := range [][]byte{mkdir, getattr, other} {
+						if binary.BigEndian.Uint32(m) == got.xid && !bytes.Equal(got.message, proxytest.Expected(m)) {
+							t.Errorf("XID %d is answered with %x", got.xid, got.message)
+						}
+					}
+				case err := <-r.closed:
+					t.Fatalf("the connection ended: %v; unanswered: %v", err, want)
+				case <-time.After(proxytest.CallTimeout):
+					t.Fatalf("unanswered: %v", want)
+				}
+			}
+			if fmt.Sprint(want) != "map[5000:0 6000:0 7000:0]" || mkdirs.Load() != 1 {
+				t.Errorf("unanswered: %v; the server had MKDIR %d times", want, mkdirs.Load())
+			}
+			r.send(8000, 64)
+			r.take(t, 8000, 64)
+			if n := metric(h, "listener_rdma_outstanding_calls"); n != 0 {
+				t.Errorf("%d Calls hold a credit at the end", n)
+			}
+		})
+	}
+}
+
+// TestRepeatedOnItsConnectionEnds: when the server or the client goes while repeats are held, the client's connection
+// ends, and all that its Calls held is given back.
+func TestRepeatedOnItsConnectionEnds(t *testing.T) {
+	for name, end := range map[string]func(x *repetition, r *rawRequester){
+		"server gone": func(x *repetition, r *rawRequester) { x.server.DropConnections() },
+		"client gone": func(x *repetition, r *rawRequester) {
+			x.loop.Do(func() { r.conn.Close(errors.New("closed by the test")) })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			x := newRepetition(t)
+			before := x.leases()
+			r := dialRaw(t, x.provider, x.loop, "middle")
+			granted := uint32(1)
+			for xid := uint32(1); granted < 4; xid++ {
+				r.send(xid, 1)
+				granted = r.take(t, xid, 1)
+			}
+			calls := x.server.Calls.Load()
+			for range granted {
+				r.post(proxytest.MkdirCall(99, "d"))
+			}
+			other := x.send(t, "tcp", proxytest.MkdirCall(99, "d"))
+			x.Eventually("one is at the server, the others are held", func() bool {
+				return x.server.Calls.Load() == calls+1 && x.absorbed() == int(granted)
+			})
+			end(x, r)
+			<-r.closed
+			close(x.release)
+			if err := <-other.done; err != nil {
+				t.Errorf("the repeat on another connection: %v", err)
+			}
+			other.close()
+			x.Eventually("all memory of Calls is back", func() bool { return x.leases() == before })
+		})
+	}
 }
 
 // TestInterruptedClient: a client whose processes are killed while a server does not answer sends

@@ -22,8 +22,9 @@ import (
 // AUTH_SYS and the verifier, and come from the same address for the same upstream. 64 bits of a
 // hash find the Call in flight; after that the octets count. In particular, the user is the same.
 //
-//   - A repeat on the same connection is dropped: the one Reply answers both.
-//   - A repeat on another connection is held. It gets a copy of the Reply. If there is no Reply,
+//   - A repeat on the same TCP connection is dropped: the one Reply answers both.
+//   - A repeat on another connection, or on the same RDMA connection, where it has a credit until it is
+//     answered, is held. It gets a copy of the Reply. If there is no Reply,
 //     because the connection to the upstream or the first client connection was lost, the
 //     repeat is sent in its own right, with the same XID, as if it had come at that time.
 //   - A COMPOUND of NFSv4.1 that begins with SEQUENCE is not held: the server executes it once,
@@ -79,8 +80,8 @@ type entry uint8
 
 const (
 	entryFlying  entry = iota // it is remembered, and is to be sent
-	entryDropped              // it repeats a Call of the same connection
-	entryHeld                 // it repeats a Call of another connection, and is held
+	entryDropped              // it repeats a Call of the same TCP connection
+	entryHeld                 // it repeats a Call otherwise, and is held
 )
 
 // enter remembers c, which has its far XID, or finds out that it is a repeat. If enter holds c, c
@@ -97,19 +98,27 @@ func (t *flights) enter(c *call) entry {
 		c.flying = true
 		return entryFlying
 	}
-	if first.owner.front == c.owner.front {
+	if c.owner.exchange == nil && first.answers(c.owner.front) {
 		return entryDropped
-	}
-	n := 0
-	for r := first.flight.repeats; r != nil && n < longestSearch; r, n = r.flight.next, n+1 {
-		if r.owner.front == c.owner.front {
-			return entryDropped
-		}
 	}
 	c.setState(callHeld)
 	c.flight.original = first
 	c.flight.next, first.flight.repeats = first.flight.repeats, c
 	return entryHeld
+}
+
+// answers reports whether c, or one of the Calls that repeat it, is of f's connection.
+func (c *call) answers(f *front) bool {
+	if c.owner.front == f {
+		return true
+	}
+	n := 0
+	for r := c.flight.repeats; r != nil && n < longestSearch; r, n = r.flight.next, n+1 {
+		if r.owner.front == f {
+			return true
+		}
+	}
+	return false
 }
 
 // rewritten reports whether the connection that a Call gets to its upstream may change it, so that it

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/rdmaside"
 )
 
 // flightTest makes calls for the tests of flights.
@@ -74,6 +75,17 @@ func TestFlights(t *testing.T) {
 		ft.enter(c, entryFlying)
 		if r := ft.fl.leave(c); r != nil {
 			t.Error("a Call that nothing repeats has a repeat")
+		}
+	}
+
+	// An RDMA client has a credit for each.
+	rdma := ft.front("192.0.2.1")
+	for range 3 {
+		c := ft.call(rdma, 7, "mkdir")
+		c.owner.exchange = new(rdmaside.Exchange)
+		ft.enter(c, entryHeld)
+		if !ft.fl.withdraw(c) {
+			t.Error("the repeat of an RDMA client is not held")
 		}
 	}
 

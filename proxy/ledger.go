@@ -166,7 +166,7 @@ func (g *ledger) charge(c *call) {
 	}
 }
 
-// hold counts c as absorbed. c is held, because it repeats a Call of another connection.
+// hold counts c as absorbed. c is held, because it repeats a Call: flights.go.
 func (g *ledger) hold(c *call) {
 	g.front.counts.results[resultAbsorbed].Inc()
 	c.absorbed, c.usesSeldom = true, true

@@ -129,8 +129,10 @@ func newRepetition(t *testing.T) *repetition {
 	t.Helper()
 	x := &repetition{Harness: proxytest.NewHarness(t, budget), release: make(chan struct{}), provider: fabrictest.NewLoopback(), loop: fabrictest.NewLoop()}
 	t.Cleanup(x.loop.Stop)
-	x.server = x.TCPServer(proxytest.Behaviour{Intercept: func(*oncrpc.Call) ([]byte, bool) {
-		<-x.release
+	x.server = x.TCPServer(proxytest.Behaviour{Intercept: func(c *oncrpc.Call) ([]byte, bool) {
+		if c.Procedure == 9 { // MKDIR
+			<-x.release
+		}
 		return nil, false
 	}})
 	x.p = x.Proxy([]proxy.ListenerOptions{
