@@ -89,6 +89,9 @@ func (r *report) hostPort(path, s string, port int) (host string, n uint64, ok b
 // noHostPort says what is wrong with s, which is not host:port.
 func noHostPort(s string, port int) string {
 	example := strconv.Itoa(port)
+	if strings.HasPrefix(s, "unix:") {
+		return fmt.Sprintf("%q is a Unix socket; write host:port, such as 127.0.0.1:%s", s, example)
+	}
 	if scheme, rest, ok := strings.Cut(s, "://"); ok {
 		rest, _, _ = strings.Cut(rest, "/")
 		if _, _, err := net.SplitHostPort(rest); err != nil {
