@@ -2,6 +2,7 @@ package demo
 
 import (
 	"bytes"
+	"encoding/binary"
 	"net"
 	"sync"
 )
@@ -26,7 +27,7 @@ func (l *closingListener) Accept() (net.Conn, error) {
 			return nil, err
 		}
 		if l.add(c) {
-			return &closingConn{Conn: c, l: l}, nil
+			return newClosingConn(c, l), nil
 		}
 		c.Close()
 	}
@@ -57,18 +58,34 @@ func (l *closingListener) Close() error {
 	return err
 }
 
-// A closingConn is a connection of a closingListener.
+// A closingConn is a connection of a closingListener. One goroutine of go-nfs reads from it, and answers the Calls
+// that are not for go-nfs. Another one writes the Replies of go-nfs, each in several pieces.
 type closingConn struct {
 	net.Conn
 	l      *closingListener
 	record bytes.Buffer // the rest of the record that is being read
+
+	mu     sync.Mutex // guards left and failed, and is held while writing; locked before closingListener.mu
+	turn   sync.Cond  // left has become 0, or failed is set
+	left   int        // octets of the record that go-nfs is writing
+	failed bool       // nothing more can be written
 }
 
-// Read reads from a record whose lengths have been checked.
+func newClosingConn(c net.Conn, l *closingListener) *closingConn {
+	x := &closingConn{Conn: c, l: l}
+	x.turn.L = &x.mu
+	return x
+}
+
+// Read reads from a record that is for go-nfs.
 func (c *closingConn) Read(p []byte) (int, error) {
 	var err error
-	if c.record.Len() == 0 {
-		err = readRecord(c.Conn, &c.record)
+	for c.record.Len() == 0 && err == nil {
+		var refusal []byte
+		if refusal, err = readRecord(c.Conn, &c.record); refusal != nil {
+			c.record.Reset()
+			err = c.refuse(refusal)
+		}
 	}
 	n := 0
 	if err == nil {
@@ -80,10 +97,35 @@ func (c *closingConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// refuse writes the Reply m between two Replies of go-nfs.
+func (c *closingConn) refuse(m []byte) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for c.left > 0 && !c.failed {
+		c.turn.Wait()
+	}
+	if c.failed {
+		return net.ErrClosed
+	}
+	_, err := c.Conn.Write(append(binary.BigEndian.AppendUint32(nil, 1<<31|uint32(len(m))), m...))
+	return err
+}
+
+// Write writes a piece of a record of go-nfs. The first piece has the record's mark, and no piece has octets of two
+// records.
 func (c *closingConn) Write(p []byte) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.left == 0 && len(p) >= 4 {
+		c.left = 4 + int(binary.BigEndian.Uint32(p)&^(1<<31))
+	}
 	n, err := c.Conn.Write(p)
-	if err != nil {
+	if c.left -= n; err != nil {
+		c.failed = true
 		_ = c.Close()
+	}
+	if c.left <= 0 || c.failed {
+		c.turn.Signal()
 	}
 	return n, err
 }

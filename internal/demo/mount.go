@@ -5,14 +5,15 @@ import (
 	"sync"
 
 	nfs "github.com/willscott/go-nfs"
+
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 )
 
-// Procedures of MOUNT version 3 (RFC 1813 Appendix I) that go-nfs lacks. It answers them
-// with accept_stat 2 and nothing after it. That is PROG_MISMATCH, which carries two more
-// words (RFC 5531 Section 9). libnfs calls EXPORT while it mounts, and gives up when it
-// cannot parse the Reply.
+// The programs, and the procedures of MOUNT version 3 (RFC 1813 Appendix I) that go-nfs lacks. libnfs calls EXPORT
+// while it mounts.
 const (
-	mountProgram   = 100005
+	nfsProgram     = oncrpc.ProgramNFS
+	mountProgram   = oncrpc.ProgramMount
 	mountDump      = 2
 	mountUmountAll = 4
 	mountExport    = 5

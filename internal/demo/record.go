@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 )
 
 // go-nfs allocates what a length on the wire says before it has read an octet of it. So the demo
@@ -15,38 +17,72 @@ const (
 	maxRead   = 4 << 20        // octets of one READ, READDIR or READDIRPLUS: the default of chunks.io
 )
 
-var errRecord = errors.New("demo: a record with a length out of bounds")
+// go-nfs answers READDIR with a count below 1024 with TOOSMALL, and counts 512 octets for each entry. So what it
+// returns for a count of 1024 has no more than one entry beside "." and "..", and is no longer than oneEntry:
+// attributes, verifier, the three entries, the last with the longest name, and eof. RFC 1813 Section 3.3.16.
+const (
+	minReadDir = 1024
+	oneEntry   = 88 + 8 + 4 + 28 + 28 + (24 + maxName + 1) + 4
+)
 
-// readRecord reads a record of one fragment, with its mark, into b. b grows as octets arrive.
-func readRecord(r io.Reader, b *bytes.Buffer) error {
+var errRecord = errors.New("demo: a record that is no Call, or too long")
+
+// readRecord reads a record of one fragment, with its mark, into b. b grows as octets arrive. refusal is the Reply to
+// a Call that is not for go-nfs.
+func readRecord(r io.Reader, b *bytes.Buffer) (refusal []byte, err error) {
 	b.Reset()
 	if _, err := io.CopyN(b, r, 4); err != nil {
-		return err
+		return nil, err
 	}
 	mark := binary.BigEndian.Uint32(b.Bytes())
 	n := mark &^ (1 << 31)
-	if mark == n || n < 40 || n > maxRecord {
-		return errRecord
+	if mark == n || n > maxRecord {
+		return nil, errRecord
 	}
 	if _, err := io.CopyN(b, r, int64(n)); err != nil {
-		return err
+		return nil, err
 	}
-	w := walk{b: b.Bytes()[4:]}
-	if w.call(); w.bad {
-		return errRecord
-	}
-	return nil
+	return check(b.Bytes()[4:])
 }
 
-// arguments are those of the procedures of NFSv3 and MOUNTv3 that have any, a letter an item: o is
+// check returns the Reply to the Call m if go-nfs would answer it wrongly: it looks at no version and no flavor, and
+// calls a procedure that it lacks PROG_MISMATCH. check also looks at the lengths in the arguments, and changes counts.
+func check(m []byte) (refusal []byte, err error) {
+	var h oncrpc.Call
+	if err := oncrpc.ParseCall(m, &h); err != nil {
+		b, why := h.AppendRefusal(nil, err)
+		if why == oncrpc.RefusedNot {
+			return nil, errRecord
+		}
+		return b, nil
+	}
+	procedures, known := arguments[h.Program]
+	switch {
+	case h.Flavor != oncrpc.FlavorNone && h.Flavor != oncrpc.FlavorSys:
+		return oncrpc.AppendAuthError(nil, h.XID, oncrpc.AuthBadCredential), nil
+	case !known:
+		return oncrpc.AppendAccepted(nil, h.XID, oncrpc.ProgramUnavailable), nil
+	case h.Version != 3:
+		return oncrpc.AppendProgramMismatch(nil, h.XID, 3, 3), nil
+	case h.Procedure >= uint32(len(procedures)):
+		return oncrpc.AppendAccepted(nil, h.XID, oncrpc.ProcedureUnavailable), nil
+	}
+	w := walk{b: m[h.Args:]}
+	if w.arguments(procedures[h.Procedure]); w.bad {
+		return oncrpc.AppendAccepted(nil, h.XID, oncrpc.GarbageArguments), nil
+	}
+	return nil, nil
+}
+
+// arguments are those of all procedures of NFSv3 and MOUNTv3, a letter an item: o is
 // a variable-length opaque or string, 4 and 8 are that many octets, c is a count of octets to
-// read, and a is sattr3. Items that have no lengths are left out at the end.
-var arguments = map[uint32]map[uint32]string{
-	100003: {
-		1: "o", 2: "oa", 3: "oo", 4: "o", 5: "o", 6: "o8c", 7: "o844o", 8: "oo", 9: "oo", 10: "ooao", 11: "oo",
-		12: "oo", 13: "oo", 14: "oooo", 15: "ooo", 16: "o88c", 17: "o88cc", 18: "o", 19: "o", 20: "o", 21: "o",
+// read, d that of READDIR, and a is sattr3. Items that have no lengths are left out at the end.
+var arguments = map[uint32][]string{
+	nfsProgram: {
+		"", "o", "oa", "oo", "o", "o", "o8c", "o844o", "oo", "oo", "ooao", "oo",
+		"oo", "oo", "oooo", "ooo", "o88d", "o88cc", "o", "o", "o", "o",
 	},
-	mountProgram: {1: "o", 3: "o"},
+	mountProgram: {"", "o", "", "o", "", ""},
 }
 
 // A walk steps over the items of a Call.
@@ -76,16 +112,10 @@ func (w *walk) opaque() {
 	w.skip(int(n+3) &^ 3)
 }
 
-// call checks the lengths in a Call. It lowers counts of octets to read to maxRead: a server may
-// return less than a client asks for.
-func (w *walk) call() {
-	w.skip(12) // xid, CALL, rpcvers
-	program, _, procedure := w.word(), w.word(), w.word()
-	for range 2 { // credential and verifier
-		w.skip(4)
-		w.opaque()
-	}
-	for _, item := range arguments[program][procedure] {
+// arguments steps over items. It lowers counts of octets to read to maxRead: a server may return less than a client
+// asks for.
+func (w *walk) arguments(items string) {
+	for _, item := range items {
 		if w.bad {
 			return
 		}
@@ -97,13 +127,23 @@ func (w *walk) call() {
 		case '8':
 			w.skip(8)
 		case 'c':
-			if c := w.skip(4); binary.BigEndian.Uint32(c) > maxRead {
-				binary.BigEndian.PutUint32(c, maxRead)
-			}
+			w.count(0)
+		case 'd':
+			w.count(oneEntry)
 		case 'a':
 			w.attributes()
 		}
 	}
+}
+
+// count steps over a count of octets to read. It raises a count from least on to minReadDir, unless least is 0.
+func (w *walk) count(least uint32) {
+	b := w.skip(4)
+	n := binary.BigEndian.Uint32(b)
+	if least > 0 && n >= least {
+		n = max(n, minReadDir)
+	}
+	binary.BigEndian.PutUint32(b, min(n, maxRead))
 }
 
 // attributes steps over sattr3: mode, uid, gid, size, atime and mtime. RFC 1813 Section 2.6.
