@@ -126,6 +126,12 @@ func (s *rdmaClient) transmit(c *call) {
 	if c.reply.lease == nil {
 		// The bridge made this Reply itself, in no arena, and a provider sends only from an
 		// arena.
+		if len(c.reply.parts[0]) <= rdmaside.ShortReply {
+			if s.lend(c) {
+				c.takeExchange().ReplyShort(c.reply.parts[0], c)
+			}
+			return
+		}
 		b, err := s.loop.replies.Lease(len(c.reply.parts[0]))
 		if err != nil {
 			s.abandon(c, err)

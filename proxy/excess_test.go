@@ -110,6 +110,47 @@ func (r *rawRequester) take(t *testing.T, first, n uint32) (granted uint32) {
 	return granted
 }
 
+// TestRefusedWithoutMemory: an RDMA client is refused a Call although there is no memory for Replies, and keeps its
+// connection.
+func TestRefusedWithoutMemory(t *testing.T) {
+	h := proxytest.NewHarness(t, 64<<20)
+	s := h.TCPServer(proxytest.Behaviour{})
+	p, l := fabrictest.NewLoopback(), fabrictest.NewLoop()
+	t.Cleanup(l.Stop)
+	x := h.Proxy([]proxy.ListenerOptions{{Name: "rdma", Address: "front", RDMA: true, Provider: p, Routes: []proxy.Route{
+		{Program: oncrpc.ProgramNFS, Versions: []uint32{3}, Upstream: "tcp"},
+	}}}, []proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}}})
+	r := dialRaw(t, p, l, "front")
+	r.send(1, 1)
+	r.take(t, 1, 1)
+	giveBack := x.TakeReplies()
+	defer giveBack()
+	for xid, want := range map[uint32][]byte{
+		2: oncrpc.AppendAccepted(nil, 2, oncrpc.ProgramUnavailable),
+		3: oncrpc.AppendProgramMismatch(nil, 3, 3, 3),
+		4: oncrpc.AppendAuthError(nil, 4, oncrpc.AuthBadCredential),
+	} {
+		m := proxytest.CallHeader(nil, xid, oncrpc.ProgramMount, 3, 1)
+		switch xid {
+		case 3:
+			m = proxytest.CallHeader(nil, xid, oncrpc.ProgramNFS, 4, 1)
+		case 4:
+			binary.BigEndian.PutUint32(m[24:], oncrpc.FlavorTLS)
+		}
+		r.post(m)
+		select {
+		case got := <-r.replies:
+			if !bytes.Equal(got.message, want) {
+				t.Errorf("XID %d: %v %x, want %x", xid, got.proc, got.message, want)
+			}
+		case err := <-r.closed:
+			t.Fatalf("XID %d: the connection ended: %v", xid, err)
+		case <-time.After(proxytest.CallTimeout):
+			t.Fatalf("XID %d: no Reply", xid)
+		}
+	}
+}
+
 // TestRepeatedOnItsConnection: an RDMA client sends a Call again, and again, on the connection where the first is under
 // way. Each is answered, from one execution if the Call does harm, and the connection's other Call is, too.
 func TestRepeatedOnItsConnection(t *testing.T) {

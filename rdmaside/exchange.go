@@ -29,9 +29,13 @@ const (
 
 const (
 	// exchangeBuffer is the length in octets of each Exchange's buffer. It holds a short Call until
-	// the Call is answered, then the Transport header of the Reply and, at its end, the shortest RPC Reply.
+	// the Call is answered, then the Transport header of the Reply and, at its end, a short RPC Reply.
 	exchangeBuffer    = 512
-	exchangeHeaderMax = exchangeBuffer - oncrpc.ReplyHeader
+	exchangeHeaderMax = exchangeBuffer - ShortReply
+
+	// ShortReply is the length in octets of the longest Reply that ReplyShort takes: PROG_MISMATCH, which is the
+	// longest without results.
+	ShortReply = oncrpc.ReplyHeader + 8
 )
 
 // An Exchange is one Call that arrived, until its Reply is posted. Its methods

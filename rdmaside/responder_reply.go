@@ -65,6 +65,12 @@ func (x *Exchange) ReplyCopy(parts [][]byte, done Releaser) {
 	x.Reply(parts, done)
 }
 
+// ReplyShort does what Reply does with the Reply m of at most ShortReply octets. It copies m to memory that x has, so
+// that a Call can be refused when there is no other.
+func (x *Exchange) ReplyShort(m []byte, done Releaser) {
+	x.Reply([][]byte{append(x.shortReply(), m...)}, done)
+}
+
 // Abort completes x without an answer and closes the connection: "If a Responder
 // is unable to construct and transmit an RPC Reply or RPC-over-RDMA error
 // message, the Responder MUST close the connection to signal to the Requester
@@ -257,9 +263,9 @@ func (c *ResponderConn) answerRPC(x *Exchange, acceptStat uint32) {
 	c.answerPlain(x, oncrpc.AppendAccepted(x.shortReply(), x.xid, acceptStat))
 }
 
-// shortReply returns the memory for a Reply without results that the Responder makes itself.
+// shortReply returns the memory for a Reply of at most ShortReply octets.
 func (x *Exchange) shortReply() []byte {
-	return x.buffer.Bytes()[exchangeHeaderMax:exchangeHeaderMax]
+	return x.buffer.Bytes()[exchangeHeaderMax:exchangeHeaderMax:exchangeBuffer]
 }
 
 // answerPlain answers x, whose Transport header has been parsed, with the Reply b, which is in
