@@ -68,7 +68,7 @@ func (p *Pool) next(s *Seat) (Member, *Entry) {
 	if e == nil {
 		return nil, nil
 	}
-	return s.takeCredit(e, t, p.slowStart.dispatch()), e
+	return p.divert(s, e).takeCredit(e, t, p.slowStart.dispatch()), e
 }
 
 // dispatch hands e, which was queued, to m.

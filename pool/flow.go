@@ -9,13 +9,15 @@ const largeCost = 32 << 10
 // leastCost is the charge for the smallest Call, in octets.
 const leastCost = 4 << 10
 
-// An Entry is one Call's place in the pool. It is embedded in the Call. Owner, Flow, Cost and Aside
-// are set before Submit.
+// An Entry is one Call's place in the pool. It is embedded in the Call. Owner, Flow, Cost, Aside and
+// Repeatable are set before Submit.
 type Entry struct {
 	Owner any   // for Member and Owner to find the Call; the pool does not read it
 	Flow  *Flow // flow of the client that sent the Call
 	Cost  int   // approximate octets of the Call and its Reply
-	Aside bool  // the Call does not count as use of the connection for Options.Idle
+	Aside bool  // a client's NULL Call, which does not count as use of the connection for Options.Idle
+
+	Repeatable bool // the Call may be sent again after its connection has ended
 
 	next     *Entry    // next Entry in a fifo or a list
 	credit   credit    // that e holds while it is dispatched
@@ -29,6 +31,7 @@ type credit struct {
 	age       uint32 // Pool.age when the Call was dispatched
 	slowStart uint32 // the age in which the slow start counted the Call; 0 if it did not
 	asLarge   bool   // counted in seat.large
+	client    bool   // of a Call of a client that is not NULL
 	trial     trial  // as what the Call went
 	answered  bool   // the upstream has answered
 }

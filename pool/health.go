@@ -13,7 +13,8 @@ import (
 //
 // An endpoint that fails twice in a row, or whose host is gone, is ejected: the pools dial
 // others instead, for a time that doubles with every failure. After that time the pools dial it
-// again, and the first attempt that succeeds ends the ejection. While all endpoints are ejected,
+// again, and the first attempt that succeeds ends the ejection. null_only.go has the rules for endpoints that
+// can be connected to and answer no Calls. While all endpoints are ejected,
 // the pools dial the endpoint whose ejection ends first, so that they always have one to dial.
 //
 // While there is no connection to an endpoint, or it is ejected, one attempt at a time tries it,
@@ -47,6 +48,11 @@ type endpoint struct {
 	count  uint64        // ejections so far
 	trial  chan struct{} // closed when the attempt that tries it alone has ended; nil for none
 	began  time.Time     // when that attempt began
+
+	nullOnly     bool      // ejected because it answers NULL Calls alone, and has answered no other since: null_only.go
+	ejectedAt    time.Time // when it was last ejected
+	fruitless    int       // connections in a row
+	callAnswered time.Time // when it has answered a Call of a client, to answerLag
 }
 
 // An attempt is one attempt to connect to an endpoint.
@@ -54,6 +60,8 @@ type attempt struct {
 	addr  string
 	alone bool // the endpoint is down, and no other attempt is under way
 	other bool // another endpoint may be dialled instead
+
+	nullOnly bool // a Call has to show whether the endpoint serves
 }
 
 // begin begins an attempt at e. If it has to wait for another one, begin returns a channel that
@@ -178,7 +186,7 @@ func (h *Health) pick(n int, keep bool, failed string) (attempt, <-chan struct{}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := time.Now()
-	var again, first, late *endpoint
+	var again, first, late, nullOnly *endpoint
 	all := h.allHeld(now)
 	for i := range h.list {
 		e := h.choice(n, i, keep)
@@ -194,16 +202,23 @@ func (h *Health) pick(n int, keep bool, failed string) (attempt, <-chan struct{}
 			if late == nil {
 				late = e
 			}
+		case !keep && e.nullOnly: // its Calls can be answered elsewhere
+			if nullOnly == nil {
+				nullOnly = e
+			}
 		default:
 			return h.begin(e, now, keep)
 		}
 	}
-	return h.begin(cmp.Or(again, late, first), now, keep)
+	return h.begin(cmp.Or(again, late, nullOnly, first), now, keep)
 }
 
 // begin begins an attempt at e, as endpoint.begin does. A seat with keep has no other endpoint before this one has failed.
 func (h *Health) begin(e *endpoint, now time.Time, keep bool) (attempt, <-chan struct{}) {
 	a, busy := e.begin()
+	if a.nullOnly = busy == nil && e.nullOnly; a.nullOnly {
+		e.until = now.Add(e.wait()) // the next connection may try it then, whether or not a Call comes on this one
+	}
 	a.other = !keep && slices.ContainsFunc(h.list, func(o *endpoint) bool { return o != e && o.usable(now) && !o.isLate(now) })
 	return a, busy
 }
@@ -270,13 +285,14 @@ func (h *Health) succeeded(a attempt) {
 	}
 }
 
-// answered notes that the server at addr works: if the endpoint is ejected, it is not any more.
+// answered notes that the server at addr answers NULL Calls: if the endpoint is ejected, it is not any more, unless
+// it was ejected because it answers no others.
 func (h *Health) answered(addr string) {
 	h.mu.Lock()
 	returned := false
-	if e := h.find(addr); e != nil {
+	if e := h.find(addr); e != nil && !e.nullOnly {
 		returned, e.told = e.told, false
-		e.fails, e.ejects, e.until = 0, 0, time.Time{}
+		e.isWell()
 	}
 	h.mu.Unlock()
 	if returned && h.Returned != nil {
@@ -338,11 +354,25 @@ func (e *endpoint) fail(a attempt, gone bool) (wait time.Duration) {
 	if !gone && !ejected && e.fails < ejectAfter {
 		return 0
 	}
-	wait = jitter(min(leastEject<<min(e.ejects, 10), mostEject))
+	return e.eject(now)
+}
+
+// eject ejects e for a time, and returns for how long.
+func (e *endpoint) eject(now time.Time) (wait time.Duration) {
+	wait = e.wait()
 	e.ejects++
 	e.count++
-	e.until = now.Add(wait)
+	e.until, e.ejectedAt = now.Add(wait), now
 	return wait
+}
+
+// wait is the time of the next ejection.
+func (e *endpoint) wait() time.Duration { return jitter(min(leastEject<<min(e.ejects, 10), mostEject)) }
+
+// isWell ends an ejection after failures, and forgets them.
+func (e *endpoint) isWell() {
+	e.fails, e.ejects, e.until = 0, 0, time.Time{}
+	e.nullOnly = false
 }
 
 // choice returns the i-th choice of a seat that prefers endpoint n. keep is

@@ -61,7 +61,8 @@ func (h *Health) Return(addr string) (was bool, err error) {
 	}
 	was = e.isHeld(time.Now()) || !e.until.IsZero()
 	e.held, e.heldTo = false, time.Time{}
-	e.fails, e.ejects, e.until, e.told = 0, 0, time.Time{}, false
+	e.told = false
+	e.isWell()
 	return was, nil
 }
 
@@ -90,6 +91,7 @@ func (h *Health) leaves(addr string) bool {
 
 // Renew replaces the connections that would be made differently now, one after the other. It does not wait.
 func (p *Pool) Renew() {
+	p.leaveNullOnly()
 	p.mu.Lock()
 	idle := p.renewNext()
 	p.mu.Unlock()

@@ -106,6 +106,7 @@ type Pool struct {
 	need     int       // connections that stay although no Call uses them, if Options.Idle is set
 	asleep   int       // seats that sleep
 	arrivals uint32    // connections that got credits while Options.Idle was set
+	tryout   *Seat     // waits for a Call that tries its endpoint, and is not in seats; nil for none
 
 	blocked bool // listed in SlowStart.blocked; guarded by SlowStart.mu
 	inLine  bool // in the line of part; guarded by part.mu

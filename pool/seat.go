@@ -14,6 +14,8 @@ type Seat struct {
 	affinity int        // of its connections; constant
 	ended    chan error // one deep; carries the end of the present connection
 
+	answers chan struct{} // one deep; has one when the connection has answered a Call of a client
+
 	// Guarded by pool.mu.
 	member        Member // the connection while it accepts Calls, else nil
 	open          Member // the connection from Dial until its end was seen, so that Close finds it
@@ -32,16 +34,19 @@ type Seat struct {
 	resting       bool          // the pool has closed the connection because no Call used it
 	used          uint32        // Pool.age when a Call last needed the seat; 0 for never
 	granted       chan struct{} // of dialled; nil when it is closed
+	others        bool          // Others: the endpoint has other addresses
+	dialled       time.Time     // when the attempt began that made the connection
+	carried       bool          // the connection has carried Calls of clients
+	lastAnswer    uint32        // Pool.age when it last answered one; 0 for never
 
 	// Owned by the seat's goroutine.
 	last      string // endpoint of the last connection on which the server granted a credit
 	improving bool   // the seat dials a better connection than the current one
-	others    bool   // Others: the endpoint has other addresses
 }
 
 // newSeat returns a seat that is awake and has no goroutine. The caller holds p.mu.
 func (p *Pool) newSeat(i int) *Seat {
-	return &Seat{pool: p, index: i, affinity: p.opts.First + i%p.opts.Loops, ended: make(chan error, 1), since: time.Now()}
+	return &Seat{pool: p, index: i, affinity: p.opts.First + i%p.opts.Loops, ended: make(chan error, 1), answers: make(chan struct{}, 1), since: time.Now()}
 }
 
 // Improving tells Dial that the seat has a connection already and needs only a better one: see
@@ -52,7 +57,11 @@ func (s *Seat) Improving() bool { return s.improving }
 // Others tells the pool that the endpoint which Dial connects to has other addresses, one of which the
 // next Dial will try if the server does not answer at this one. The pool then leaves a connection on which
 // the server does not answer, as it does if there are other endpoints. Dial calls it.
-func (s *Seat) Others() { s.others = true }
+func (s *Seat) Others() {
+	s.pool.mu.Lock()
+	defer s.pool.mu.Unlock()
+	s.others = true
+}
 
 // Index returns the number of the seat in its pool.
 func (s *Seat) Index() int { return s.index }
@@ -83,17 +92,20 @@ func (s *Seat) owes() int {
 func (s *Seat) takeCredit(e *Entry, t trial, slowStart uint32) Member {
 	p := s.pool
 	s.inUse++
-	p.inUse++
+	if s.member != nil { // or it is Pool.tryout
+		p.inUse++
+	}
 	p.outstanding++
 	p.ages.add(p.age, 1)
 	c := &e.credit
-	c.seat, c.age, c.slowStart, c.asLarge, c.trial, c.answered = s, p.age, slowStart, e.large(), t, false
+	c.seat, c.age, c.slowStart, c.asLarge, c.trial, c.client, c.answered = s, p.age, slowStart, e.large(), t, false, false
 	if c.asLarge {
 		s.large++
 	}
 	if e.Flow != nil {
 		if !e.Aside {
 			s.used = p.age
+			s.carried, c.client = true, true
 		}
 		p.hold(e.Flow.host(), c)
 		if p.part != nil {
@@ -102,7 +114,7 @@ func (s *Seat) takeCredit(e *Entry, t trial, slowStart uint32) Member {
 			q.witnessed()
 		}
 	}
-	return s.member
+	return s.open
 }
 
 // giveBack returns c, which a Call of h has yielded; h is nil for a Call without a Flow. The slow
@@ -116,6 +128,9 @@ func (p *Pool) giveBack(c *credit, h *Host) {
 	p.ages.drop(p.age, c.age, 1)
 	if c.asLarge {
 		s.large--
+	}
+	if c.client && c.answered && s.lastAnswer != p.age {
+		s.noteAnswer()
 	}
 	if h != nil {
 		p.unhold(h, c)

@@ -79,13 +79,13 @@ func (s *Seat) dial(ctx context.Context, a attempt) (d dialled, err error) {
 	o := p.opts
 	d.o, d.generation, d.granted = o, p.generation, granted
 	s.granted = granted
+	s.dialled, s.others, s.carried, s.lastAnswer = time.Now(), false, false, 0
 	p.mu.Unlock()
 	timeout := o.DialTimeout
 	if a.alone && !a.other {
 		timeout *= AloneTimes
 	}
 	dctx, cancel := context.WithTimeout(ctx, timeout)
-	s.others = false
 	d.m, err = p.dialer.Dial(dctx, a.addr, s.affinity, s)
 	cancel()
 	o.Dials.Release()

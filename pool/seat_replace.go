@@ -50,6 +50,10 @@ func (s *Seat) tryReplace(ctx context.Context, connected string, improving bool)
 		if ok = o.returns(); ok {
 			a, ok = o.Health.pickBetter(s.prefers(&o), connected)
 		}
+		if ok && a.nullOnly && p.triesOut() {
+			o.Health.abandoned(a)
+			ok = false
+		}
 	}
 	if !ok {
 		o.Dials.Release()
@@ -62,6 +66,11 @@ func (s *Seat) tryReplace(ctx context.Context, connected string, improving bool)
 		if err = n.answered(ctx, &d); err != nil {
 			n.failed(ctx, a, &d.o, err)
 		}
+	}
+	if err == nil && a.nullOnly {
+		d.o.Health.abandoned(a) // it may be long before a Call comes, and others need not wait
+		a.alone = false
+		err = n.tryOut(ctx, a, &d)
 	}
 	n.improving = false
 	if err != nil {

@@ -2,6 +2,7 @@ package pool
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
@@ -81,6 +82,7 @@ func (s *Seat) connect(ctx context.Context, a attempt) (served bool, err error) 
 		f(endpoint)
 	}
 	idle.close()
+	p.leaveNullOnly() // the endpoint may have been ejected meanwhile
 	p.slowStart.wake(Elsewhere)
 	s.pull(Elsewhere)
 	return s.waitEnd(ctx, endpoint, d.granted)
@@ -129,11 +131,13 @@ func (s *Seat) waitEnd(ctx context.Context, endpoint string, granted <-chan stru
 		mute = time.After(o.DialTimeout)
 	}
 	var trying replacing
+	began := time.Now()
 	for waiting := true; waiting; {
 		select {
 		case err = <-s.ended:
 			waiting = false
 		case <-prefer:
+			p.leaveNullOnly()
 			if trying.done != nil {
 				break
 			}
@@ -149,6 +153,8 @@ func (s *Seat) waitEnd(ctx context.Context, endpoint string, granted <-chan stru
 		case <-granted:
 			served, granted, mute = true, nil, nil
 			s.heard(&o, endpoint)
+		case <-s.answers:
+			o.Health.answersCalls(endpoint)
 		case <-mute:
 			s.leaveMute()
 			mute = time.After(o.DialTimeout) // a reload may bring another endpoint
@@ -169,9 +175,18 @@ func (s *Seat) waitEnd(ctx context.Context, endpoint string, granted <-chan stru
 		default:
 		}
 	}
+	select {
+	case <-s.answers:
+		o.Health.answersCalls(endpoint)
+	default:
+	}
 	o.Health.ended(endpoint)
-	if ctx.Err() == nil && (!served && !o.isLocal(err) && s.missed() || o.HostGone != nil && o.HostGone(err)) {
+	switch {
+	case ctx.Err() != nil:
+	case !served && !o.isLocal(err) && s.missed(), o.HostGone != nil && o.HostGone(err):
 		o.Health.gone(endpoint, err)
+	case !errors.Is(err, ErrClosed) && !o.isLocal(err) && s.missed() && s.isFruitless():
+		o.Health.fruitless(endpoint, began, err)
 	}
 	p.mu.Lock()
 	s.open = nil

@@ -37,6 +37,7 @@ func (p *Pool) submit(e *Entry, here int, now time.Time) (m Member, keeps bool, 
 	w := p.scarce(p.window())
 	if !p.held && p.admits(f, w) && p.part.admits(p) {
 		if s := p.choose(e, here); s != nil {
+			s = p.divert(s, e)
 			m = s.takeCredit(e, noTrial, p.slowStart.dispatch())
 			if p.asleep > 0 {
 				p.relieveSeat(s, e, here)

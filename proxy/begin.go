@@ -98,6 +98,7 @@ func (f *front) begin(c *call) bool {
 	c.entry.Cost, c.entry.Aside = u.cost(len(c.rdma.Message), a), h.Procedure == 0
 	g.charge(c)
 	c.assignXID(q)
+	c.entry.Repeatable = c.replayable()
 	if !c.signed && a.Class != ulb.ReadOnly && !rewritten(a) {
 		switch l.p.flights.enter(c) {
 		case entryDropped:

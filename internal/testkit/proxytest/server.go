@@ -22,6 +22,8 @@ type Behaviour struct {
 	Intercept func(c *oncrpc.Call) (reply []byte, taken bool)
 	// InterceptTCP is Intercept for a TCPServer, with the connection, which it may close.
 	InterceptTCP func(c *oncrpc.Call, from *TCPConn) (reply []byte, taken bool)
+	// Ends, when set, reports whether the server ends the connection on which c has come.
+	Ends func(c *oncrpc.Call) bool
 	// Delay is added to every answer.
 	Delay time.Duration
 	// Gate, when set, holds answers while it is shut.
@@ -238,6 +240,10 @@ func (s *RDMAServer) Call(x *rdmaside.Exchange) {
 		return
 	}
 	s.count(call.XID)
+	if s.Ends != nil && s.Ends(&call) {
+		x.Abort()
+		return
+	}
 	reply := s.reply(&call)
 	if reply == nil {
 		return // silent: the exchange stays open until its connection ends

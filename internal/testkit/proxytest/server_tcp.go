@@ -109,6 +109,9 @@ func (s *TCPServer) answer(c *TCPConn) {
 		}
 		first = false
 		s.count(call.XID)
+		if s.Ends != nil && s.Ends(&call) {
+			return false
+		}
 		reply := s.reply(&call)
 		if s.InterceptTCP != nil {
 			if r, taken := s.InterceptTCP(&call, c); taken {
