@@ -83,7 +83,7 @@ var (
 	})
 	UpstreamEndpointEjections = counter(Definition{
 		Name: "upstream_endpoint_ejections_total", Labels: ofUpstream,
-		Help: "Times that an endpoint was ejected for a while because it failed or its host was gone.",
+		Help: "Times that an endpoint was ejected for a while because it failed, answered no Calls, or its host was gone.",
 		Like: "HAProxy: chkdown; Envoy: outlier_detection.ejections_total",
 	})
 	DialsInProgress = gauge(Definition{

@@ -20,8 +20,8 @@ const leastDial = 2 * time.Second
 // lookUp finds the addresses of a name. Tests change it.
 var lookUp = net.DefaultResolver.LookupNetIP
 
-// addresses remember which address of each name worked last, which means that the server there answered:
-// some accept connections and answer nothing, or end them. A server knows its clients, and the
+// addresses remember which address of each name worked last, which means that the server there answered a Call of
+// a client: some accept connections and answer nothing, or NULL Calls alone, or end them. A server knows its clients, and the
 // bridge among them, by their addresses: if a name has an IPv4 and an IPv6 address and a reconnect
 // took the other one, the server's duplicate request cache would not know a repeated Call. It is
 // safe for concurrent use.
@@ -32,9 +32,9 @@ type addresses struct {
 
 // An addressUse is what is known of the addresses of one name. It is guarded by addresses.mu.
 type addressUse struct {
-	worked netip.Addr   // the server there answered last
-	at     time.Time    // when it answered
-	mute   []netip.Addr // the last connection to these has ended without an answer; the oldest first
+	worked netip.Addr   // the server there answered a Call last; before the first, where it answered a NULL Call
+	at     time.Time    // when it answered a Call
+	mute   []netip.Addr // the last connection to these has ended without the answer that it wanted; the oldest first
 }
 
 // of returns what is known of the addresses of endpoint. l.mu is held.
@@ -71,16 +71,31 @@ func (l *addresses) order(endpoint string, addrs []netip.Addr) []netip.Addr {
 	return addrs
 }
 
-// An addressTrial is a connection to one address of a name, whose server has yet to show that it answers.
-// Its methods do nothing if it is nil: the endpoint is an address itself.
+// An addressTrial is a connection to one address of a name, whose server has yet to answer a Call of a client.
+// Its methods do nothing if it is nil: the endpoint is an address itself. It belongs to the connection's loop.
 type addressTrial struct {
-	l        *addresses // constant, as the rest
+	l        *addresses // constant, as the next three
 	endpoint string
 	addr     netip.Addr
 	began    time.Time
+	primed   bool // the server has answered a NULL Call
+	carried  bool // the connection has carried a Call of a client
 }
 
-// answered notes that the server has answered.
+// answeredNull notes that the server has answered a NULL Call.
+func (t *addressTrial) answeredNull() {
+	if t == nil {
+		return
+	}
+	t.primed = true
+	t.l.mu.Lock()
+	defer t.l.mu.Unlock()
+	if n := t.l.of(t.endpoint); !n.worked.IsValid() {
+		n.worked = t.addr
+	}
+}
+
+// answered notes that the server has answered a Call of a client.
 func (t *addressTrial) answered() {
 	if t == nil {
 		return
@@ -92,11 +107,11 @@ func (t *addressTrial) answered() {
 	n.mute = slices.DeleteFunc(n.mute, t.is)
 }
 
-// ended notes that the connection has ended with err and the server has not answered. That counts against
-// the address, unless the bridge did not want the connection any more, or the server has answered on
-// another one meanwhile.
+// ended notes that the connection has ended with err and the server has not answered what it was asked. That
+// counts against the address, unless the bridge did not want the connection any more, or the server has answered a
+// Call on another one meanwhile.
 func (t *addressTrial) ended(err error) {
-	if t == nil || err == nil || errors.Is(err, pool.ErrClosed) || isLocal(err) {
+	if t == nil || t.primed && !t.carried || err == nil || errors.Is(err, pool.ErrClosed) || isLocal(err) {
 		return
 	}
 	t.l.mu.Lock()
@@ -132,7 +147,7 @@ func (l *addresses) dialEach(ctx context.Context, endpoint string, s *pool.Seat,
 		s.Others()
 	}
 	return tryAll(ctx, l.order(endpoint, addrs), func(ctx context.Context, a netip.Addr) (pool.Member, error) {
-		return dial(ctx, net.JoinHostPort(a.String(), port), &addressTrial{l, endpoint, a, time.Now()})
+		return dial(ctx, net.JoinHostPort(a.String(), port), &addressTrial{l: l, endpoint: endpoint, addr: a, began: time.Now()})
 	})
 }
 

@@ -26,7 +26,8 @@ import (
 // connection stays where it is as long as that endpoint is well.
 //
 // Every attempt to connect to a name looks the name up and tries all its addresses, beginning
-// with the one that worked last. One whose server accepted the connection and did not answer comes last.
+// with the one that worked last. One whose server accepted the connection and did not answer, or answered no Calls,
+// comes last.
 
 // partitioned reports whether each client belongs to one endpoint.
 func (o *UpstreamOptions) partitioned() bool { return !o.Failover && len(o.Endpoints) > 1 }
@@ -79,6 +80,7 @@ func (u *upstream) newEndpoints(m *metrics.Registry, o *UpstreamOptions) {
 		Ejected: func(endpoint string, wait time.Duration, err error) {
 			e.eject.Inc()
 			u.lines.ejected(endpoint, wait, err)
+			u.renew() // it may have connections on which no Call is answered
 		},
 		Returned: u.lines.returned,
 	}

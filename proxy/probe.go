@@ -41,6 +41,10 @@ import (
 // NULL Call that was sent later and is answered shows, too, that the server has dropped the Call. A
 // lane keeps its connection unless many Calls are dropped: lane_late.go.
 //
+// That the server answers NULL Calls does not show that it answers others. If it has answered none for long when a Call
+// is past its deadline, and there is another endpoint or address, the connection ends at once and the Calls go there:
+// pool/null_only.go, addresses.go.
+//
 // The NULL Call is for a program that the upstream has answered a Call of. Any answer to it
 // shows that the server lives.
 
@@ -64,7 +68,7 @@ type probe struct {
 	loop *eventLoop
 
 	owner connOwner     // of the connection; nil for a shared one; constant
-	trial *addressTrial // nil once the server has answered, and for an endpoint that is no name
+	trial *addressTrial // nil once the server has answered a Call, and for an endpoint that is no name
 
 	entry   pool.Entry // the NULL Call's credit
 	call    rdmaside.Call
@@ -186,6 +190,24 @@ func (p *probe) busy() {
 	}
 }
 
+// sends notes that the connection has sent c.
+func (p *probe) sends(c *call) {
+	if p.trial != nil && !c.entry.Aside {
+		p.trial.carried = true
+	}
+	if p.dozing {
+		p.busy()
+	}
+}
+
+// replied notes that the server has answered c.
+func (p *probe) replied(c *call) {
+	if p.trial != nil && !c.entry.Aside {
+		p.trial.answered()
+		p.trial = nil
+	}
+}
+
 // stall counts the connection as stalled, or no longer as stalled.
 func (p *probe) stall(on bool) {
 	if p.stalled.Load() == on {
@@ -267,8 +289,7 @@ func (p *probe) primed() {
 	if p.over || n == 0 {
 		return
 	}
-	p.trial.answered()
-	p.trial = nil
+	p.trial.answeredNull()
 	if p.owner != nil {
 		p.owner.answered()
 	}

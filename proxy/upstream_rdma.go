@@ -20,6 +20,8 @@ type rdmaConn struct {
 	owner connOwner           // nil for a shared connection
 	r     *rdmaside.Requester // constant once dialRDMA has returned
 
+	deadline time.Duration // of Calls; constant
+
 	probe probe
 }
 
@@ -27,6 +29,7 @@ type rdmaConn struct {
 func dialRDMA(ctx context.Context, u *upstream, l *eventLoop, addr string, t *addressTrial, s *pool.Seat, owner connOwner) (pool.Member, error) {
 	m := &rdmaConn{u: u, seat: s, loop: l, owner: owner}
 	uo := u.settings()
+	m.deadline = uo.CallTimeout
 	m.probe = probe{u: u, m: m, seat: s, loop: l, owner: owner, trial: t}
 	o := rdmaside.RequesterOptions{
 		Memory: l.replies, Registry: u.p.registry,
@@ -82,9 +85,7 @@ func (m *rdmaConn) send(c *call) {
 	c.rdma.Spare = c.spare(m.loop)
 	err := m.r.Send(&c.rdma)
 	if err == nil {
-		if m.probe.dozing {
-			m.probe.busy()
-		}
+		m.probe.sends(c)
 		if m.loop.tapping() {
 			m.tapSent(c)
 		}
@@ -151,6 +152,8 @@ func (m *rdmaConn) Dropped(_ *rdmaside.Requester, rc *rdmaside.Call, late int) r
 	m.u.leaked.Inc()
 	c, ok := rc.Owner.(*call)
 	switch {
+	case ok && m.seat.Overdue(m.deadline):
+		return rdmaside.DropClose
 	case ok && m.owner != nil && m.owner.keeps(c, late, m.r.Grant()):
 		c.overdue(m.loop.index)
 		return rdmaside.DropKeep
@@ -173,6 +176,7 @@ func (m *rdmaConn) waits() bool { return m.r.Outstanding() > 0 }
 func (m *rdmaConn) done(c *call, err *rdmaside.CallError) {
 	seat, here := c.entry.Seat(), m.loop.index
 	if err == nil {
+		m.probe.replied(c)
 		c.reply.parts, c.reply.lease, c.reply.memory = c.rdma.Reply.Parts(), &c.rdma.Reply, c.rdma.Reply.Held()
 		if m.loop.tapping() {
 			m.tapReply(c)
@@ -189,6 +193,9 @@ func (m *rdmaConn) done(c *call, err *rdmaside.CallError) {
 	}
 	if m.credits() == 0 {
 		seat.Closing(m) // the connection is ending and takes no more Calls
+		if errors.Is(err.Err, rdmaside.ErrDeadline) {
+			seat.Overdue(m.deadline) // before the Call goes elsewhere
+		}
 	}
 	seat.Done(&c.entry, here)
 	c.failed(here, err)

@@ -151,9 +151,7 @@ func (m *tcpConn) send(c *call) {
 	c.usesSeldom = true
 	m.pending.Put(c.rdma.XID, c)
 	m.link(c)
-	if m.probe.dozing {
-		m.probe.busy()
-	}
+	m.probe.sends(c)
 	m.arm()
 	c.wasSent(m.loop)
 	if m.loop.tapping() {
@@ -278,6 +276,7 @@ func (m *tcpConn) Record(_ *tcpframe.Conn, b tcpframe.Buffer) {
 	}
 	m.unlink(c)
 	m.answered(c.sent.at)
+	m.probe.replied(c)
 	c.one[0] = msg
 	c.reply.parts, c.reply.lease, c.reply.memory = c.one[:], b, cap(msg)
 	if m.loop.tapping() {
@@ -362,6 +361,8 @@ func (m *tcpConn) passedBy() (kept bool) {
 		m.arm()
 	case m.leaving:
 		m.leave()
+	case c != nil && m.seat.Overdue(m.since(sent)):
+		m.abort(errDeadline)
 	case m.latest > sent && !(c != nil && c.entry.Flow.Sticky):
 		m.u.leaked.Inc()
 		if o := m.back.owner; c != nil && o != nil && o.keeps(c, m.kept+1, m.credits()) {
