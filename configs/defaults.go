@@ -54,7 +54,6 @@ func (l *Listener) setDefaults() {
 	fill(&l.Timeouts.Idle, noDuration)
 	switch l.Transport {
 	case TransportTCP:
-		fill(&l.Limits.Fragments, 1024)
 		fill(&l.Timeouts.Request, noDuration)
 		if len(l.ProxyProtocol.From) > 0 {
 			fill(&l.ProxyProtocol.Timeout, 5*second)

@@ -18,7 +18,7 @@ func TestDefaults(t *testing.T) {
 			Name: "nfs", Address: "127.0.0.1:2049", Transport: TransportTCP, Upstream: "storage", Privileged: PrivilegedAny, Squash: Squash{Mode: "off"}, TLS: ListenerTLS{Mode: TLSOff},
 			Limits: ListenerLimits{
 				Connections: 4096, PerAddress: 4096, MakeRoom: On, Calls: 256, Outbound: 32 << 20,
-				Record: 4<<20 + 64<<10, Pace: 16 << 10, Fragments: 1024,
+				Record: 4<<20 + 64<<10, Pace: 16 << 10,
 			},
 			Timeouts: ListenerTimeouts{Stall: Duration(30 * time.Second), Idle: noDuration, Request: noDuration},
 		}},

@@ -49,7 +49,7 @@ func TestDiff(t *testing.T) {
 			"listeners[a].routes: [{program: 100005, versions: [1, 3], upstream: t}] -> [{program: 100005, versions: [3], upstream: t}]",
 		}},
 		{name: "transport", from: "transport: rdma, upstream: t", to: "upstream: t", want: []string{
-			"listeners[b].transport: rdma -> tcp", "listeners[b].limits.fragments: (none) -> 1024",
+			"listeners[b].transport: rdma -> tcp",
 		}, prefixOne: true},
 		{name: "switch", from: `endpoints: ["h:20049"]`, to: `endpoints: ["h:20049"], iwarp: {crc: off}`, want: []string{"upstreams[s].iwarp.crc: on -> off"}},
 		{name: "renamed", from: "name: b,", to: "name: c,", want: []string{

@@ -65,9 +65,6 @@ type ListenerLimits struct {
 	// closes a connection of the address that has the most. With off, it refuses the client.
 	MakeRoom Switch `mapstructure:"make_room"`
 
-	// For transport tcp.
-	Fragments int `mapstructure:"fragments"` // fragments of one record, RFC 5531 Section 11
-
 	// For transport rdma.
 	Starting           int `mapstructure:"starting"`             // connections being set up at once
 	StartingPerAddress int `mapstructure:"starting_per_address"` // connections of one address being set up at once
@@ -106,7 +103,6 @@ const (
 	maxConnections = 1 << 20
 	maxStarting    = 1 << 16
 	maxCalls       = 1 << 16
-	maxFragments   = 1 << 20
 	maxCredits     = 1024 // of listeners and upstreams
 	minOutbound    = 64 * KiB
 	maxOutbound    = 1 * GiB
@@ -160,7 +156,6 @@ func (l *Listener) port() int {
 }
 
 func (l *Listener) validateTCP(path string, k Known, r *report) {
-	r.atMost(path+".limits.fragments", l.Limits.Fragments, maxFragments)
 	l.ProxyProtocol.validate(path+".proxy_protocol", r)
 	l.TLS.validate(path+".tls", k, r)
 	r.atLeastOrNone(path+".timeouts.request", l.Timeouts.Request, minRequest)
@@ -174,7 +169,7 @@ func (l *Listener) validateRDMA(path string, k Known, r *report) {
 	r.finite(path+".timeouts.start", l.Timeouts.Start)
 	r.atMost(path+".credits", l.Credits, maxCredits)
 	l.Inline.validate(path+".inline", r)
-	r.needs(path, "transport tcp", "limits.fragments", "proxy_protocol", "timeouts.request")
+	r.needs(path, "transport tcp", "proxy_protocol", "timeouts.request")
 	noTLS(path+".tls", r)
 	if r.source.given(path + ".ibverbs.exposure") {
 		r.addf(path+".ibverbs.exposure", "only upstreams have this setting, because clients do not access the memory of a listener; remove it")

@@ -213,7 +213,7 @@ listeners:
   - name: l
     address: :1
     upstream: s
-    limits: {connections: 10, per_address: 11, calls: 100000, outbound: 1KiB, record: 1GiB, pace: 2MiB, fragments: 2000000}
+    limits: {connections: 10, per_address: 11, calls: 100000, outbound: 1KiB, record: 1GiB, pace: 2MiB}
     timeouts: {stall: none}
 upstreams:
   - name: s
@@ -227,7 +227,6 @@ upstreams:
 chunks: {io: 1KiB, reply: 1GiB}
 `, `
 		line 6: listeners[0].limits.calls: 100000 is too large; write at most 65536
-		line 6: listeners[0].limits.fragments: 2000000 is too large; write at most 1048576
 		line 6: listeners[0].limits.outbound: 1KiB is out of range; write a size from 64KiB to 1GiB
 		line 6: listeners[0].limits.pace: 2MiB is out of range; write a size from 1KiB to 1MiB
 		line 6: listeners[0].limits.per_address: 11 is more than limits.connections, which is 10; write at most 10
@@ -249,10 +248,14 @@ chunks: {io: 1KiB, reply: 1GiB}
 		line 2: upstreams[0].inline.call: 5000B is not a multiple of 1KiB; write 4KiB`},
 	{"chunks", head + tail + "chunks: {io: 2MiB, reply: 2MiB}\n", `
 		line 3: chunks.reply: 2MiB is too small for chunks.io, which is 2MiB; write at least 2056KiB`},
+	{"a limit that is no more", `
+listeners: [{name: l, address: ':1', upstream: s, limits: {fragments: 1024}}]
+` + tail, `
+		line 2: listeners[0].limits.fragments: there is no such limit any more, because limits.record bounds fragments too; remove this setting`},
 	{"combinations", `
 listeners:
   - {name: a, address: ':1', upstream: s, provider: iwarp, credits: 8}
-  - {name: b, address: ':2', upstream: s, transport: rdma, provider: other, limits: {fragments: 7}, iwarp: {crc: off}}
+  - {name: b, address: ':2', upstream: s, transport: rdma, provider: other, limits: {starting: 7}, iwarp: {crc: off}}
   - {name: c, address: ':3', upstream: s, transport: rdma, provider: magic}
   - {name: d, address: ':4', upstream: s, transport: rdma, timeouts: {idle: 1s, start: none}, iwarp: {revision1: on}}
   - {name: e, address: ':5', upstream: s, limits: {starting: 5}, timeouts: {start: 1s}}
@@ -265,7 +268,6 @@ upstreams:
 		line 3: listeners[0].credits: this setting needs transport rdma; write that, or remove this setting
 		line 3: listeners[0].provider: this setting needs transport rdma; write that, or remove this setting
 		line 4: listeners[1].iwarp: this setting needs provider iwarp; write that, or remove this setting
-		line 4: listeners[1].limits.fragments: this setting needs transport tcp; write that, or remove this setting
 		line 5: listeners[2].provider: this build has no provider "magic"; write iwarp or other
 		line 6: listeners[3].iwarp.revision1: only upstreams have this setting, because a listener answers both revisions; remove it
 		line 6: listeners[3].timeouts.start: none is not possible here; write a duration such as 30s

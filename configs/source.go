@@ -223,6 +223,10 @@ func (w *walk) key(k, v *yaml.Node, path string, sc *settings, merged bool, seen
 	w.source.positions[p] = w.at(k)
 	sub, ok := sc.names[name]
 	if !ok {
+		if strings.HasSuffix(p, ".limits.fragments") {
+			w.report(k, p, "there is no such limit any more, because limits.record bounds fragments too; remove this setting")
+			return nil
+		}
 		w.report(k, p, "unknown setting; %s", sc.suggest(name))
 		return nil
 	}

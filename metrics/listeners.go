@@ -112,7 +112,7 @@ var refusedReason = Label{Name: "reason", Help: "why", Values: []Value{
 	{"outbound", "too many bytes of Replies waited for the client to read"},
 	{"too_long", "a record was longer than limits.record"},
 	{"too_short", "a record was too short for an RPC message"},
-	{"fragments", "a record had more than limits.fragments fragments"},
+	{"fragments", "the fragments of a record had more octets of record marks than a record may have of its own"},
 	{"chunks", "the chunks of an RDMA message were not valid"},
 	{"payload", "the RPC message of an RDMA message was not valid"},
 	{"handle", "an RDMA message invalidated a handle that was not its own"},

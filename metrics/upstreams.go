@@ -330,7 +330,7 @@ var (
 		Name: "upstream_tcp_closed_connections_total", Labels: upstreamAnd(Label{Name: "reason", Help: "why", Values: []Value{
 			{"too_long", "a record was longer than limits.record"},
 			{"too_short", "a record was too short for an RPC message"},
-			{"fragments", "a record had more than limits.fragments fragments"},
+			{"fragments", "the fragments of a record had more octets of record marks than a record may have of its own"},
 			{"stalled", "the server stopped inside a record"},
 			{"memory", "an incomplete record waited too long for memory"},
 			{"outbound", "too many bytes of Calls waited for the server to read"},

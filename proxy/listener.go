@@ -171,7 +171,7 @@ func (l *listener) tcpOptions(t *listenerSettings) tcpframe.ListenOptions {
 		Admit: l.admitTCP, Prefer: l.preferredLoop, Rate: o.ConnectionsRate,
 		Conn: tcpframe.ConnOptions{
 			// tcpClient.Opened sets Memory, because each client has its share.
-			MaxRecord: o.MaxRecord, MaxFragments: o.MaxFragments,
+			MaxRecord:   o.MaxRecord,
 			MaxOutbound: t.maxOwed, OutboundLimit: l.maxHeld + 1<<20,
 			StallTimeout: o.StallTimeout, Pace: o.Pace, RecordTimeout: o.RequestTimeout, SendTimeout: sendTimeout, IdleTimeout: o.IdleTimeout,
 		},

@@ -38,7 +38,6 @@ type ListenerOptions struct {
 	MaxConnectionsPerAddress int           // 0: only MaxConnections counts
 	MakeRoom                 bool          // beyond MaxConnections, a connection of the address with the most is closed for a newcomer
 	MaxRecord                int           // octets of a Call
-	MaxFragments             int           // fragments of a record; TCP only
 	MaxCalls                 int           // outstanding Calls of one client connection
 	MaxOutbound              int64         // octets of Replies that one client may be owed; at most an eighth of the memory for Replies
 	StallTimeout             time.Duration // for an incomplete Call without progress
@@ -71,7 +70,6 @@ func (o *ListenerOptions) check() error {
 	c.positive("MaxOutbound", o.MaxOutbound)
 	c.positive("StallTimeout", int64(o.StallTimeout))
 	if !o.RDMA {
-		c.positive("MaxFragments", int64(o.MaxFragments))
 		return c.err
 	}
 	c.that(o.Provider != nil, "has no provider")

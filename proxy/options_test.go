@@ -10,7 +10,7 @@ import (
 // names it.
 func TestOptionsHaveNoDefaults(t *testing.T) {
 	l := ListenerOptions{Name: "nfs"}
-	for _, want := range []string{"MaxConnections", "MaxRecord", "MaxCalls", "MaxOutbound", "MaxFragments", "StallTimeout"} {
+	for _, want := range []string{"MaxConnections", "MaxRecord", "MaxCalls", "MaxOutbound", "StallTimeout"} {
 		if err := l.check(); err == nil || !strings.Contains(err.Error(), `listener "nfs": `+want+" is 0") {
 			t.Errorf("a TCP listener without %s: %v", want, err)
 		}

@@ -58,9 +58,8 @@ var errIdleClosed = errors.New("proxy: the server closed an idle connection")
 
 // Bounds of a connection to a TCP upstream.
 const (
-	replyFragments = 1024             // record fragments of one Reply
-	replyTimeout   = 30 * time.Second // for 4 KiB of an incomplete Reply
-	callTimeout    = 2 * time.Minute  // for 64 KiB of the Calls that are queued
+	replyTimeout = 30 * time.Second // for 4 KiB of an incomplete Reply
+	callTimeout  = 2 * time.Minute  // for 64 KiB of the Calls that are queued
 )
 
 // dialTCP makes a connection to addr, an address of endpoint, for owner unless that is nil. t learns
@@ -72,9 +71,8 @@ func dialTCP(ctx context.Context, u *upstream, l *eventLoop, endpoint, addr stri
 	o := tcpframe.DialOptions{
 		Name: u.name, Reset: true,
 		Conn: tcpframe.ConnOptions{
-			Memory:       func(int) tcpframe.Memory { return replyMemory{memory{l.replies}, &u.p.slow} },
-			MaxRecord:    int(u.p.registry.Limits().MaxReply) + 64<<10,
-			MaxFragments: replyFragments,
+			Memory:    func(int) tcpframe.Memory { return replyMemory{memory{l.replies}, &u.p.slow} },
+			MaxRecord: int(u.p.registry.Limits().MaxReply) + 64<<10,
 			// The grant bounds the Calls. A server that reads slowly is not paused.
 			MaxOutbound: 1 << 40, OutboundLimit: 1 << 40,
 			StallTimeout: replyTimeout, SendTimeout: callTimeout,

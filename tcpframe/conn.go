@@ -116,7 +116,7 @@ func newConn(l *Loop, c net.Conn, o *ConnOptions, m *counters) *Conn {
 		opts:     o,
 		memory:   heap{},
 		counters: m,
-		split:    splitter{maxRecord: min(o.MaxRecord, maxFragment), maxFragments: o.MaxFragments},
+		split:    splitter{maxRecord: min(o.MaxRecord, maxFragment)},
 		active:   l.engine.Now(),
 	}
 	if o.Memory != nil {

@@ -17,7 +17,7 @@ func offlineConn(o ConnOptions, h RecordHandler) *Conn {
 	}
 	c := &Conn{
 		opts: &o, memory: o.Memory(0), counters: e.counters(ofListener, "test"), handler: h, state: open,
-		split: splitter{maxRecord: o.MaxRecord, maxFragments: o.MaxFragments},
+		split: splitter{maxRecord: o.MaxRecord},
 	}
 	c.sock = &socket{loop: l, stream: (*connStream)(c), fd: -1, gone: true}
 	return c

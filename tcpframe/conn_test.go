@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -32,6 +33,33 @@ func TestEcho(t *testing.T) {
 		go p.Write(fragment(true, want))
 		if got := p.readRecord(); !bytes.Equal(got, want) {
 			t.Fatalf("record of %d octets came back different", n)
+		}
+	}
+}
+
+// A record may have any number of fragments while its octets and those of its marks are within bounds.
+func TestManyFragments(t *testing.T) {
+	t.Parallel()
+	e := startEngine(t, EngineOptions{})
+	l := listen(t, e, ListenOptions{Conn: ConnOptions{Memory: lend(&testMemory{})}}, func(*Conn) RecordHandler { return echo() })
+	p := dialPeer(t, l)
+	empty := make([]byte, markLen*1025)
+	call := pattern(4<<20, 7)
+	for _, tt := range []struct {
+		name string
+		want []byte
+		each int
+	}{
+		{"4 MiB in fragments of 2 KiB", call, 2 << 10},
+		{"fragments of one octet", call[:testMaxRecord/markLen-1026], 1},
+	} {
+		in := empty
+		for part := range slices.Chunk(tt.want, tt.each) {
+			in = append(in, fragment(false, part)...)
+		}
+		go p.Write(append(in, fragment(true, nil)...))
+		if got := p.readRecord(); !bytes.Equal(got, tt.want) {
+			t.Fatalf("%s: the record came back different", tt.name)
 		}
 	}
 }
@@ -122,8 +150,8 @@ func TestRefusals(t *testing.T) {
 		want reason
 	}{
 		{"mark of 2 GiB", testkit.Unhex(t, `ffffffff 00000001`), reasonTooLong},
-		{"a million empty fragments", make([]byte, 4<<20), reasonFragments},
-		{"fragments of one octet", bytes.Repeat(fragment(false, []byte{1}), 100_000), reasonFragments},
+		{"empty fragments without end", make([]byte, testMaxRecord+markLen), reasonFragments},
+		{"fragments of one octet", bytes.Repeat(fragment(false, []byte{1}), testMaxRecord/markLen+1), reasonFragments},
 		{"endless fragments", bytes.Repeat(fragment(false, make([]byte, 100_000)), 100), reasonTooLong},
 		{"empty record", testkit.Unhex(t, `80000000`), reasonTooShort},
 		{"HTTP", []byte("GET / HTTP/1.1\r\nHost: storage\r\n\r\n"), reasonTooLong},

@@ -41,7 +41,7 @@ const (
 const (
 	reasonTooLong   reason = "too_long"        // the record is longer than MaxRecord
 	reasonTooShort  reason = "too_short"       // the record cannot hold an XID and a message type
-	reasonFragments reason = "fragments"       // the record has more than MaxFragments fragments
+	reasonFragments reason = "fragments"       // the record has more octets of marks than MaxRecord
 	reasonStalled   reason = "stalled"         // StallTimeout passed inside a record
 	reasonRecord    reason = "request_timeout" // RecordTimeout passed inside a record
 	reasonMemory    reason = "memory"          // an incomplete record waited memoryTimeout for memory
@@ -73,8 +73,8 @@ const (
 // A recordError says why a Conn closed itself.
 type recordError struct {
 	reason reason
-	value  int64 // octets or fragments, as reason says
-	limit  int64 // octets, fragments or nanoseconds, as reason says
+	value  int64 // octets
+	limit  int64 // octets or nanoseconds, as reason says
 }
 
 // Is makes errors.Is find ErrSilent.
@@ -92,7 +92,7 @@ func (e *recordError) Error() string {
 	case reasonTooShort:
 		return fmt.Sprintf("tcpframe: record of %d octets, too short for RPC", e.value)
 	case reasonFragments:
-		return fmt.Sprintf("tcpframe: record of more than %d fragments", e.limit)
+		return fmt.Sprintf("tcpframe: record with at least %d octets of record marks, limit %d", e.value, e.limit)
 	case reasonStalled:
 		return fmt.Sprintf("tcpframe: record incomplete, too little progress for %v", time.Duration(e.limit))
 	case reasonRecord:

@@ -131,7 +131,6 @@ const testMaxRecord = 4<<20 + 64<<10
 // bounds returns o with the bounds that tests have unless they say otherwise.
 func bounds(o ConnOptions) ConnOptions {
 	o.MaxRecord = cmp.Or(o.MaxRecord, testMaxRecord)
-	o.MaxFragments = cmp.Or(o.MaxFragments, 1024)
 	o.MaxOutbound = cmp.Or(o.MaxOutbound, 8<<20)
 	o.OutboundLimit = cmp.Or(o.OutboundLimit, 256<<20)
 	o.StallTimeout = cmp.Or(o.StallTimeout, 30*time.Second)

@@ -44,11 +44,9 @@ type ConnOptions struct {
 	// one loop, which is given by its Index. If Memory is nil, records are on the Go
 	// heap, without a limit.
 	Memory func(loop int) Memory
-	// MaxRecord is the length of the longest record in octets. Longer ones than 2^31-1
-	// octets are never accepted.
+	// MaxRecord is the length of the longest record in octets, and how many octets its record
+	// marks may have. Longer ones than 2^31-1 octets are never accepted.
 	MaxRecord int
-	// MaxFragments is the most fragments of one record, empty ones included.
-	MaxFragments int
 	// MaxOutbound is how many octets may wait for the peer to read before the connection
 	// stops reading from it. Reading resumes when no more than a quarter is left.
 	MaxOutbound int64
@@ -175,7 +173,6 @@ func (o *ConnOptions) validate() error {
 	}
 	return errors.Join(
 		positive("ConnOptions.MaxRecord", o.MaxRecord),
-		positive("ConnOptions.MaxFragments", o.MaxFragments),
 		positive("ConnOptions.MaxOutbound", o.MaxOutbound),
 		outbound,
 		limit("ConnOptions.StallTimeout", o.StallTimeout),

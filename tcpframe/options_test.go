@@ -20,11 +20,11 @@ func TestOptions(t *testing.T) {
 	}{
 		{"nothing", ListenOptions{}, []string{
 			"ListenOptions.MaxConns is 0; a negative value means no limit", "ListenOptions.MaxConnsPerAddr is 0",
-			"ConnOptions.MaxRecord is 0; it must be at least 1", "ConnOptions.MaxFragments is 0", "ConnOptions.MaxOutbound is 0",
+			"ConnOptions.MaxRecord is 0; it must be at least 1", "ConnOptions.MaxOutbound is 0",
 			"ConnOptions.StallTimeout is 0", "ConnOptions.SendTimeout is 0",
 		}},
-		{"negative", ListenOptions{Conn: ConnOptions{MaxRecord: -1, MaxFragments: -2, MaxOutbound: -3}}, []string{
-			"MaxRecord is -1", "MaxFragments is -2", "MaxOutbound is -3",
+		{"negative", ListenOptions{Conn: ConnOptions{MaxRecord: -1, MaxOutbound: -3}}, []string{
+			"MaxRecord is -1", "MaxOutbound is -3",
 		}},
 		{"limit below the pause", ListenOptions{Conn: ConnOptions{MaxOutbound: 2000, OutboundLimit: 1999}}, []string{
 			"ConnOptions.OutboundLimit is 1999; it must be at least MaxOutbound, 2000",

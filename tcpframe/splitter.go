@@ -25,22 +25,22 @@ const (
 //
 // "A record is composed of one or more record fragments. [...] the boolean is
 // the highest-order bit of the header; the length is the 31 low-order bits."
-// RFC 5531 Section 11. Nothing there forbids a fragment without octets, so the splitter
-// accepts it, and counts it.
+// RFC 5531 Section 11. Nothing there bounds the number of fragments, or forbids those without
+// octets. So the splitter bounds octets: a record may have as many of them in its marks as in
+// its fragments.
 //
 // The caller alternates: it calls marks while left is 0, and otherwise consumes up to left
 // octets and calls advance.
 type splitter struct {
-	maxRecord    int
-	maxFragments int
+	maxRecord int
 
 	mark   [markLen]byte
 	marked int // octets of mark that have arrived; less than markLen between calls
 
-	left  int  // octets of the fragment that have not arrived
-	size  int  // octets of the record that have arrived
-	count int  // fragments of the record that have begun
-	last  bool // the fragment is the last of its record
+	left    int   // octets of the fragment that have not arrived
+	size    int   // octets of the record that have arrived
+	inMarks int64 // octets of the record's marks that have arrived in full
+	last    bool  // the fragment is the last of its record
 }
 
 // marks consumes n octets of record marks at the front of b. It stops where a fragment with
@@ -62,8 +62,8 @@ func (s *splitter) marks(b []byte) (n int, done bool, err *recordError) {
 			v = binary.BigEndian.Uint32(s.mark[:])
 		}
 		length := int64(v & maxFragment)
-		if s.count++; s.count > s.maxFragments {
-			return n, false, &recordError{reason: reasonFragments, value: int64(s.count), limit: int64(s.maxFragments)}
+		if s.inMarks += markLen; s.inMarks > int64(s.maxRecord) {
+			return n, false, &recordError{reason: reasonFragments, value: s.inMarks, limit: int64(s.maxRecord)}
 		}
 		if total := int64(s.size) + length; total > int64(s.maxRecord) {
 			return n, false, &recordError{reason: reasonTooLong, value: total, limit: int64(s.maxRecord)}
@@ -99,9 +99,9 @@ func (s *splitter) advance(k int) (done bool) {
 }
 
 // begun reports whether a part of a record, be it only of its mark, has arrived.
-func (s *splitter) begun() bool { return s.marked > 0 || s.count > 0 }
+func (s *splitter) begun() bool { return s.marked > 0 || s.inMarks > 0 }
 
-func (s *splitter) reset() { s.left, s.size, s.count, s.last = 0, 0, 0, false }
+func (s *splitter) reset() { s.left, s.size, s.inMarks, s.last = 0, 0, 0, false }
 
 func tooShort(n int) *recordError {
 	return &recordError{reason: reasonTooShort, value: int64(n), limit: minRecord}

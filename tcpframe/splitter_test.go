@@ -89,14 +89,15 @@ func TestSplitterVectors(t *testing.T) {
 		{name: "empty record", in: `80000000`, reason: reasonTooShort},
 		{name: "short record", in: `80000007`, reason: reasonTooShort},
 		{name: "short in sum", in: `00000004 00000001 80000000`, reason: reasonTooShort},
-		{name: "too many fragments", in: strings.Repeat(`00000000 `, 9), reason: reasonFragments},
+		{name: "marks at the limit", in: strings.Repeat(`00000000 `, 1023) + `80000008 00000001 00000000`, want: [][]byte{call[:8]}},
+		{name: "marks over the limit", in: strings.Repeat(`00000000 `, 1025), reason: reasonFragments},
 		{name: "HTTP", in: hex.EncodeToString([]byte("GET / HTTP/1.1\r\n")), reason: reasonTooLong},
 		{name: "TLS ClientHello", in: `160301 0200 0100 01fc 0303`, reason: reasonTooLong},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			in := testkit.Unhex(t, tt.in)
 			for piece := 1; piece <= len(in); piece++ {
-				s := &splitter{maxRecord: 4096, maxFragments: 8}
+				s := &splitter{maxRecord: 4096}
 				got, err := cut(s, in, func() int { return piece })
 				var reason reason
 				if err != nil {
@@ -128,7 +129,7 @@ func TestSplitterEveryPosition(t *testing.T) {
 	in = append(in, fragment(true, nil)...)
 	for i := 0; i <= len(in); i++ {
 		for j := i; j <= len(in); j++ {
-			s := &splitter{maxRecord: 64, maxFragments: 4}
+			s := &splitter{maxRecord: 64}
 			var got [][]byte
 			var rest []byte
 			for _, p := range [][]byte{in[:i], in[i:j], in[j:]} {
@@ -145,23 +146,23 @@ func TestSplitterEveryPosition(t *testing.T) {
 	}
 }
 
-// Endless empty fragments are rejected at the limit, within one read.
+// Endless empty fragments are rejected when their marks have as many octets as a record may have, within one read.
 func TestSplitterMillionFragments(t *testing.T) {
 	in := make([]byte, 4<<20)
-	s := &splitter{maxRecord: 4096, maxFragments: 1024}
+	s := &splitter{maxRecord: 4096}
 	n, done, err := s.marks(in)
-	if n != 4*1025 || done || err == nil || err.reason != reasonFragments {
+	if n != 4096+4 || done || err == nil || err.reason != reasonFragments {
 		t.Errorf("n %d, done %v, err %v; want 4100, false, fragments", n, done, err)
 	}
 	var re *recordError
-	if !errors.As(error(err), &re) || !strings.Contains(err.Error(), "1024") {
+	if !errors.As(error(err), &re) || !strings.Contains(err.Error(), "4096") {
 		t.Errorf("error %q does not name the limit", err)
 	}
 }
 
 func TestSplitterAllocs(t *testing.T) {
 	in := fragment(true, pattern(100, 0))
-	s := &splitter{maxRecord: 4096, maxFragments: 8}
+	s := &splitter{maxRecord: 4096}
 	if n := testing.AllocsPerRun(1000, func() {
 		k, _, _ := s.marks(in)
 		s.advance(len(in) - k)
@@ -172,7 +173,7 @@ func TestSplitterAllocs(t *testing.T) {
 
 func BenchmarkSplitter(b *testing.B) {
 	in := bytes.Repeat(fragment(true, pattern(100, 0)), 600)
-	s := &splitter{maxRecord: 4096, maxFragments: 8}
+	s := &splitter{maxRecord: 4096}
 	b.SetBytes(int64(len(in)))
 	for b.Loop() {
 		for p := in; len(p) > 0; {
@@ -196,11 +197,11 @@ func FuzzSplitter(f *testing.F) {
 		f.Add(testkit.Unhex(f, s), []byte{200})
 	}
 	f.Fuzz(func(t *testing.T, in, cuts []byte) {
-		const maxRecord, maxFragments = 300, 6
-		s := &splitter{maxRecord: maxRecord, maxFragments: maxFragments}
+		const maxRecord = 300
+		s := &splitter{maxRecord: maxRecord}
 		want, wantErr := cut(s, in, whole)
 
-		s2 := &splitter{maxRecord: maxRecord, maxFragments: maxFragments}
+		s2 := &splitter{maxRecord: maxRecord}
 		i := 0
 		got, gotErr := cut(s2, in, func() int {
 			if len(cuts) == 0 {
@@ -230,7 +231,7 @@ func FuzzSplitter(f *testing.F) {
 			putMark(&mark, len(want[i]))
 			again = append(append(again, mark[:]...), want[i]...)
 		}
-		s3 := &splitter{maxRecord: maxRecord, maxFragments: 1}
+		s3 := &splitter{maxRecord: maxRecord}
 		back, err := cut(s3, again, whole)
 		if err != nil || len(back) != len(want) {
 			t.Fatalf("encoded again: %d records, %v; want %d", len(back), err, len(want))

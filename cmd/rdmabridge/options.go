@@ -18,8 +18,8 @@ func listenerLimits(l *configs.Listener) proxy.ListenerOptions {
 		Name: l.Name, Address: l.Address, RDMA: l.RDMA(), Upstream: l.Upstream,
 		MaxConnections: l.Limits.Connections, MaxConnectionsPerAddress: l.Limits.PerAddress,
 		MakeRoom:  l.Limits.MakeRoom == configs.On,
-		MaxRecord: int(l.Limits.Record), MaxFragments: l.Limits.Fragments,
-		MaxCalls: l.Limits.Calls, MaxOutbound: int64(l.Limits.Outbound),
+		MaxRecord: int(l.Limits.Record),
+		MaxCalls:  l.Limits.Calls, MaxOutbound: int64(l.Limits.Outbound),
 		Pace: int64(l.Limits.Pace), StallTimeout: l.Timeouts.Stall.Value(),
 		RequestTimeout: max(0, l.Timeouts.Request.Value()), IdleTimeout: max(0, l.Timeouts.Idle.Value()), // proxy: 0 means no timeout
 		Privileged: l.Privileged == configs.PrivilegedRequired,

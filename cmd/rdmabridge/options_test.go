@@ -30,8 +30,7 @@ upstreams:
 	}
 	none := []string{"Routes", "Rules", "Allow", "Weights", "Rate", "ClientRate", "ConnectionsRate", "ClientConnectionsRate", "IdleTimeout", "RequestTimeout", "Privileged", "Proxies", "ProxyTimeout", "TLS"}
 	only := map[bool][]string{
-		true:  {"RDMA", "Provider", "MaxStarting", "MaxStartingPerAddress", "Credits", "CallInline", "ReplyInline"},
-		false: {"MaxFragments"},
+		true: {"RDMA", "Provider", "MaxStarting", "MaxStartingPerAddress", "Credits", "CallInline", "ReplyInline"},
 	}
 	for i := range c.Listeners {
 		l := &c.Listeners[i]

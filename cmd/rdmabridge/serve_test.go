@@ -128,7 +128,7 @@ func TestLargest(t *testing.T) {
 	}
 	_, signals, wait := startServe(t, `
 listeners:
-  - {name: a, address: 127.0.0.1:0, upstream: s, limits: {record: 8MiB, connections: 1048576, calls: 65536, outbound: 1GiB, fragments: 1048576}}
+  - {name: a, address: 127.0.0.1:0, upstream: s, limits: {record: 8MiB, connections: 1048576, calls: 65536, outbound: 1GiB}}
   - {name: b, address: 127.0.0.1:0, transport: rdma, upstream: s, credits: 1024, inline: {call: 64KiB, reply: 64KiB}, limits: {record: 8MiB}}
 upstreams:
   - {name: s, transport: rdma, endpoints: ["127.0.0.1:1"], pool: {connections: 64, credits: 1024}, inline: {call: 64KiB, reply: 64KiB}}

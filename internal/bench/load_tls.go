@@ -90,7 +90,7 @@ func dialTLS(ctx context.Context, w *worker, i int) error {
 	w.alive.Add(1)
 	_, err := w.loader.engine.Dial(ctx, w.address, w.loop, tcpframe.DialOptions{Conn: tcpframe.ConnOptions{
 		Memory:    func(int) tcpframe.Memory { return &recordMemory{} },
-		MaxRecord: w.replyMax + headMax, MaxFragments: 1024, MaxOutbound: 1 << 40, OutboundLimit: 1 << 40,
+		MaxRecord: w.replyMax + headMax, MaxOutbound: 1 << 40, OutboundLimit: 1 << 40,
 		StallTimeout: w.Timeout, SendTimeout: w.Timeout,
 	}}, c)
 	if err != nil {

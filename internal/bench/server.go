@@ -151,8 +151,8 @@ func (s *Server) listenTCP(o ServerOptions) (err error) {
 	s.tcp, err = s.engine.Listen(tcpframe.ListenOptions{
 		Address: o.Address, MaxConns: -1, MaxConnsPerAddr: -1,
 		Conn: tcpframe.ConnOptions{
-			Memory:    func(int) tcpframe.Memory { return memory{s.memory} },
-			MaxRecord: 4<<20 + 64<<10, MaxFragments: 1024,
+			Memory:      func(int) tcpframe.Memory { return memory{s.memory} },
+			MaxRecord:   4<<20 + 64<<10,
 			MaxOutbound: 64 << 20, OutboundLimit: 256 << 20,
 			StallTimeout: 30 * time.Second, SendTimeout: 2 * time.Minute,
 		},

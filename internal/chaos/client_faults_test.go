@@ -47,8 +47,8 @@ var clientRows = []clientRow{
 		_, _ = c.Write(testkit.Words(1<<31 | 0x7fffffff))
 		closes(w, c)
 	}, closed, "connection closed", []string{`listener_refused_connections_total{reason="too_long"`}, 0},
-	{"Endless fragments", func(w *world, g *rogue, c net.Conn) {
-		_, _ = c.Write(make([]byte, 8192))
+	{"Endless fragments: a record with more octets of record marks than `limits.record`", func(w *world, g *rogue, c net.Conn) {
+		_, _ = c.Write(make([]byte, 4<<20+64<<10+4))
 		closes(w, c)
 	}, closed, "connection closed", []string{`listener_refused_connections_total{reason="fragments"`}, 0},
 	{"Record that is no Call", func(w *world, g *rogue, c net.Conn) {

@@ -34,7 +34,7 @@ func (p *Prober) dialTCP(ctx context.Context, t *Target, address string) (conver
 	o := tcpframe.DialOptions{
 		Name: t.Upstream, Reset: true,
 		Conn: tcpframe.ConnOptions{
-			MaxRecord: maxTCPReply, MaxFragments: 64, MaxOutbound: maxTCPReply, OutboundLimit: 2 * maxTCPReply,
+			MaxRecord: maxTCPReply, MaxOutbound: maxTCPReply, OutboundLimit: 2 * maxTCPReply,
 			StallTimeout: t.Call, SendTimeout: t.Call,
 		},
 	}

@@ -10,7 +10,6 @@ import (
 // Limits of TCP clients. A question is one record. The Server reads the next record after
 // it has sent the Reply.
 const (
-	maxFragments  = 16
 	maxOutbound   = 8 << 20
 	maxClients    = 512
 	maxPerAddress = 64
@@ -25,7 +24,7 @@ func (s *Server) listenOptions(o Options) tcpframe.ListenOptions {
 		Address: o.Address, Socket: o.TCP, Name: "rpcbind", Allow: o.Allow,
 		MaxConns: maxClients, MaxConnsPerAddr: maxPerAddress,
 		Conn: tcpframe.ConnOptions{
-			MaxRecord: maxMessage, MaxFragments: maxFragments,
+			MaxRecord:   maxMessage,
 			MaxOutbound: maxOutbound, OutboundLimit: maxOutbound,
 			StallTimeout: stallTimeout, SendTimeout: idleTimeout, IdleTimeout: idleTimeout,
 		},

@@ -214,7 +214,7 @@ func TestConnection(t *testing.T) {
 	for _, bad := range [][]byte{
 		testkit.Record(testkit.Unhex(t, success)),
 		{128, 0, 32, 4}, // a record of 8 KiB + 4
-		bytes.Repeat([]byte{0, 0, 0, 0}, maxFragments+1),
+		bytes.Repeat([]byte{0, 0, 0, 0}, maxMessage/4+1),
 	} {
 		c := dial(t, s, "tcp", "127.0.0.1")
 		if _, err := c.Write(bad); err != nil {

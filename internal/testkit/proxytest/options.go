@@ -13,7 +13,6 @@ func Listeners(all ...proxy.ListenerOptions) []proxy.ListenerOptions {
 	for i, o := range all {
 		o.MaxConnections = cmp.Or(o.MaxConnections, 4096)
 		o.MaxRecord = cmp.Or(o.MaxRecord, 4<<20+64<<10)
-		o.MaxFragments = cmp.Or(o.MaxFragments, 1024)
 		o.MaxCalls = cmp.Or(o.MaxCalls, 256)
 		o.MaxOutbound = cmp.Or(o.MaxOutbound, 32<<20)
 		o.StallTimeout = cmp.Or(o.StallTimeout, 30*time.Second)
