@@ -326,13 +326,23 @@ var (
 		}}),
 		Help: "Connections whose server does not offer TLS, by what the bridge did.",
 	})
-	UpstreamTCPClosedConnections = counter(Definition{
-		Name: "upstream_tcp_closed_connections_total", Labels: upstreamAnd(Label{Name: "reason", Help: "why", Values: []Value{
-			{"too_long", "a record was longer than limits.record"},
+	UpstreamTCPRefusedReplies = counter(Definition{
+		Name: "upstream_tcp_refused_replies_total", Labels: upstreamAnd(Label{Name: "reason", Help: "why", Values: []Value{
+			{"too_long", "a record was longer than any Reply may be: chunks.reply and 64 KiB"},
 			{"too_short", "a record was too short for an RPC message"},
 			{"fragments", "the fragments of a record had more octets of record marks than a record may have of its own"},
-			{"stalled", "the server stopped inside a record"},
 			{"memory", "an incomplete record waited too long for memory"},
+			{"malformed", "the header of an RPC Reply could not be read"},
+		}}),
+		Help: "Messages of a TCP server that the bridge refused, by reason. The Call that one answers fails, or is sent again after the reason memory; its connection goes on.",
+	})
+	UpstreamTCPClosedConnections = counter(Definition{
+		Name: "upstream_tcp_closed_connections_total", Labels: upstreamAnd(Label{Name: "reason", Help: "why", Values: []Value{
+			{"too_long", "a record that answers no Call was four times as long as any Reply may be, or longer: the stream is out of step"},
+			{"too_short", "it does not happen: upstream_tcp_refused_replies_total counts the record"},
+			{"fragments", "a record that answers no Call had as many octets of record marks"},
+			{"stalled", "the server stopped inside a record"},
+			{"memory", "it does not happen: upstream_tcp_refused_replies_total counts the record"},
 			{"outbound", "too many bytes of Calls waited for the server to read"},
 			{"unread", "the server did not read its Calls"},
 			{"idle", "the idle timeout passed"},

@@ -125,11 +125,12 @@ type charge struct {
 // A sentTCP is what a connection to a TCP upstream keeps in each of its calls. It belongs to
 // that connection's loop.
 type sentTCP struct {
-	writing bool  // the kernel may not have the whole message yet
-	kept    bool  // counted in tcpConn.kept
-	at      int64 // when the message was handed to the connection, on the loop's clock
-	older   *call // the Call that was sent before this one and is outstanding
-	newer   *call // the Call that was sent after this one and is outstanding
+	writing bool       // the kernel may not have the whole message yet
+	kept    bool       // counted in tcpConn.kept
+	at      int64      // when the message was handed to the connection, on the loop's clock
+	older   *call      // the Call that was sent before this one and is outstanding
+	newer   *call      // the Call that was sent after this one and is outstanding
+	early   *tcpAnswer // came while writing was set; nil for none
 }
 
 // A retry is what a call remembers of the earlier attempts to have it answered.
@@ -242,8 +243,9 @@ type written call
 // has ended before the kernel took the whole message, the server cannot have executed the
 // Call: it stays marked as being written. tcpframe.Releaser.
 func (w *written) Release() {
-	if c := (*call)(w); !c.conn.(*tcpConn).conn.Ended() {
-		c.sent.writing = false
+	c := (*call)(w)
+	if m := c.conn.(*tcpConn); !m.conn.Ended() {
+		m.written(c)
 	}
 }
 

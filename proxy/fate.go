@@ -21,6 +21,8 @@ import (
 //
 //	dispatched, not sent       another connection, any number of times within the
 //	                           time a Call may wait
+//	connection lost while      as below, whether it is replayable or not: the server cannot
+//	it was sent                have executed it
 //	on a lane that has ended   the client's connection closes: lane.go
 //	sent, connection lost      replayed with the same XID, if replayable, at most
 //	                           maxReplays times, after the first time with a pause that
@@ -32,7 +34,8 @@ import (
 //	                           where only the server can make a Reply, the client's
 //	                           connection closes
 //	Reply refused              SYSTEM_ERR, or under RPCSEC_GSS the client's connection closes;
-//	                           no Call is sent again
+//	                           no Call is sent again. A Call for whose Reply there was no
+//	                           memory is in limbo, as if its connection were lost
 //	waited too long            the client's connection closes
 //	client gone                the Reply is dropped
 //
@@ -108,7 +111,7 @@ func (c *call) failed(here int, err *rdmaside.CallError) {
 		}
 		c.giveUp(here, fmt.Errorf("%w: %w", errLaneEnded, err))
 	case err.Fate == rdmaside.NotSent:
-		c.requeue(here)
+		c.sendAgain(here, err)
 	case err.Fate == rdmaside.InLimbo:
 		c.replay(here, err)
 	}
@@ -117,12 +120,18 @@ func (c *call) failed(here int, err *rdmaside.CallError) {
 // replay sends a Call again whose connection was lost after it was sent, if that does no
 // harm.
 func (c *call) replay(here int, err error) {
-	switch {
-	case !c.replayable():
+	if !c.replayable() {
 		c.up.lost.Inc()
 		c.giveUp(here, fmt.Errorf("%w: %w", errNotReplayable, err))
 		return
-	case c.replays >= maxReplays:
+	}
+	c.sendAgain(here, err)
+}
+
+// sendAgain sends a Call again whose connection was lost, so often and no more: servers end the connection at a Call that is
+// too long for them, before they have read it or afterwards.
+func (c *call) sendAgain(here int, err error) {
+	if c.replays >= maxReplays {
 		c.up.lost.Inc()
 		c.giveUp(here, fmt.Errorf("%w: %w", errReplays, err))
 		return

@@ -30,6 +30,7 @@ type upstreamLines struct {
 	idle     loglimit.Seldom // the server closes idle connections
 	hang     loglimit.Seldom // Calls that hang hold the credits
 	refused  loglimit.Limit  // a Call cannot be carried
+	replies  loglimit.Limit  // a Reply is refused
 	plain    loglimit.Seldom // the server does not offer TLS, and need not
 
 	mu        sync.Mutex // guards endpoints; a leaf

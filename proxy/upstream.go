@@ -63,17 +63,18 @@ type upstream struct {
 	poolMetrics *pool.Metrics
 	counts      []upstreamCounts // by the index of the loop, which counts in its element
 
-	replayed *metrics.Counter
-	retried  *metrics.Counter
-	collided *metrics.Counter
-	replied  *metrics.Counter // the sum of those in counts
-	lost     *metrics.Counter
-	errored  *metrics.Counter
-	stray    *metrics.Counter
-	back     *callbackMetrics // nil for RDMA
-	source   *sources         // nil for RDMA
-	tls      tlsFiles         // of TCP alone, as are secure and tlsMissing
-	secure   secureConns
+	replayed       *metrics.Counter
+	retried        *metrics.Counter
+	collided       *metrics.Counter
+	replied        *metrics.Counter // the sum of those in counts
+	lost           *metrics.Counter
+	errored        *metrics.Counter
+	stray          *metrics.Counter
+	back           *callbackMetrics            // nil for RDMA
+	refusedReplies map[string]*metrics.Counter // by reason; nil for RDMA
+	source         *sources                    // nil for RDMA
+	tls            tlsFiles                    // of TCP alone, as are secure and tlsMissing
+	secure         secureConns
 
 	tlsMissing struct{ refused, plain *metrics.Counter } // connections whose server does not offer TLS
 	unpinned   *metrics.Counter
@@ -152,7 +153,7 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 		u.counts = append(u.counts, newUpstreamCounts(l.metrics, &o))
 	}
 	if !o.RDMA {
-		u.back = newCallbackMetrics(m, o.Name)
+		u.back, u.refusedReplies = newCallbackMetrics(m, o.Name), newRefusedReplies(m, o.Name)
 		u.source = newSources(o.Name, o.Source, m.Counter(metrics.UpstreamSourcePortChanges, o.Name))
 	}
 	if o.TLS != nil {

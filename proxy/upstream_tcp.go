@@ -48,8 +48,6 @@ type tcpConn struct {
 // one client's megabytes must not hold up the others.
 const smallCall = 16 << 10
 
-var errEarlyReply = errors.New("proxy: reply to a call that was not sent in full")
-
 var errDeadline = errors.New("proxy: call not answered in time")
 
 // errIdleClosed reports that the server closed a connection that had worked and on which no
@@ -255,25 +253,41 @@ func (m *tcpConn) Record(_ *tcpframe.Conn, b tcpframe.Buffer) {
 	}
 	if ok && m.probe.is(xid) {
 		b.Release()
-		m.answered(m.probe.sentAt)
-		m.probe.done(true)
+		m.probed()
 		return
 	}
 	c := m.pending.Get(xid)
-	if !ok || mtype != oncrpc.TypeReply || c == nil {
+	if c == nil {
 		m.u.stray.Inc()
 		b.Release()
 		return
 	}
-	if c.sent.writing {
-		// The server answered before the whole Call was sent. The message is still in use.
+	if err := oncrpc.CheckReply(msg); err != nil {
 		b.Release()
-		c.sent.writing = false // the server may have executed it
-		m.abort(errEarlyReply)
+		m.answer(c, tcpAnswer{reason: refusedMalformed, err: err})
+		return
+	}
+	if c.sent.writing {
+		m.answer(c, tcpAnswer{reply: b})
 		return
 	}
 	m.unlink(c)
 	m.answered(c.sent.at)
+	m.replied(c, b)
+	if m.leaving {
+		m.leave()
+	}
+}
+
+// probed follows the Reply to the NULL Call of the probe.
+func (m *tcpConn) probed() {
+	m.answered(m.probe.sentAt)
+	m.probe.done(true)
+}
+
+// replied hands on b, the Reply to c, which is not outstanding any more.
+func (m *tcpConn) replied(c *call, b tcpframe.Buffer) {
+	msg := b.Bytes()
 	m.probe.replied(c)
 	c.one[0] = msg
 	c.reply.parts, c.reply.lease, c.reply.memory = c.one[:], b, cap(msg)
@@ -281,11 +295,12 @@ func (m *tcpConn) Record(_ *tcpframe.Conn, b tcpframe.Buffer) {
 		m.tapReply(c)
 	}
 	c.entry.Answered()
-	m.loop.batch.Done(c.entry.Seat(), &c.entry)
-	c.answered(m.loop.index)
-	if m.leaving {
-		m.leave()
+	if m.ending {
+		c.entry.Seat().Done(&c.entry, m.loop.index)
+	} else {
+		m.loop.batch.Done(c.entry.Seat(), &c.entry)
 	}
+	c.answered(m.loop.index)
 }
 
 // Closed is part of tcpframe.RecordHandler.
@@ -312,6 +327,11 @@ func (m *tcpConn) Closed(_ *tcpframe.Conn, err error) {
 	}
 	for m.oldest != nil {
 		c := m.oldest
+		if a := c.sent.early; a != nil {
+			c.sent.writing = false
+			m.settle(c, *a)
+			continue
+		}
 		m.unlink(c)
 		fate := rdmaside.InLimbo
 		if c.sent.writing {

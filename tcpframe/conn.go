@@ -78,14 +78,15 @@ type Conn struct {
 
 	// Receiving.
 	split    splitter
-	record   Buffer // the record that is being received; nil for none
-	buf      []byte // record.Bytes(), at its full capacity
-	have     int    // octets of record that have arrived
-	held     []byte // octets that were read and are not parsed, because reading pauses
-	holdBuf  []byte // the buffer that held is a slice of
-	rx       int64  // octets received
-	records  uint64 // records received
-	pauses   int    // calls of Pause without their Resume
+	record   Buffer   // the record that is being received; nil for none
+	buf      []byte   // record.Bytes(), at its full capacity
+	have     int      // octets of record that have arrived
+	drop     *dropped // the record that is being dropped; nil for none
+	held     []byte   // octets that were read and are not parsed, because reading pauses
+	holdBuf  []byte   // the buffer that held is a slice of
+	rx       int64    // octets received
+	records  uint64   // records received
+	pauses   int32    // calls of Pause without their Resume
 	why      pauseReason
 	timed    bool   // in loop.timed
 	memWant  int    // octets that Memory.Wait was called for

@@ -116,10 +116,15 @@ func (c *Conn) bury() { c.handler.Closed(c, c.err) }
 
 // dropInput releases the octets that were received and not delivered.
 func (c *Conn) dropInput() {
+	c.dropRecord()
+	c.dropHold()
+}
+
+// dropRecord gives the memory of the incomplete record back.
+func (c *Conn) dropRecord() {
 	if c.record != nil {
 		c.memory.Return(c.record)
 		c.record, c.buf = nil, nil
 	}
 	c.have = 0
-	c.dropHold()
 }

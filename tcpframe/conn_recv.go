@@ -63,16 +63,20 @@ func (c *Conn) parse(b []byte) []byte {
 		if c.split.left == 0 {
 			n, done, err := c.split.marks(b)
 			b = b[n:]
-			if err != nil {
-				c.refuse(err)
-				return nil
-			}
-			if done {
-				c.deliver()
+			switch {
+			case err != nil:
+				c.fault(err)
+			case done:
+				c.ended()
 			}
 			continue
 		}
 		n := min(c.split.left, len(b))
+		if c.drop != nil {
+			c.discard(b[:n])
+			b = b[n:]
+			continue
+		}
 		if !c.room(n, c.have+n) {
 			return b
 		}
@@ -91,7 +95,7 @@ func (c *Conn) parse(b []byte) []byte {
 
 // fill reads the rest of a long fragment from the socket straight into the record.
 func (c *Conn) fill() {
-	for c.split.left >= directRead {
+	for c.split.left >= directRead && c.drop == nil {
 		n := c.split.left
 		if c.have < growAt {
 			// The buffer may be shorter than firstLease while memory is short, and there is none
@@ -119,6 +123,15 @@ func (c *Conn) arrived(n int) {
 	if c.split.advance(n) {
 		c.deliver()
 	}
+}
+
+// ended follows a record that ends with an empty fragment.
+func (c *Conn) ended() {
+	if c.drop != nil {
+		c.endDrop()
+		return
+	}
+	c.deliver()
 }
 
 // deliver passes the complete record to the handler.
@@ -189,7 +202,7 @@ type memoryTask Conn
 
 func (t *memoryTask) Run() {
 	c := (*Conn)(t)
-	if c.state == open {
+	if c.state == open && c.why&whyMemory != 0 {
 		c.why &^= whyMemory
 		if c.paused() {
 			c.memSince = 0 // for other reasons than memory it does not ask for its turn
@@ -197,7 +210,7 @@ func (t *memoryTask) Run() {
 		c.sock.FlushSoon()
 		return
 	}
-	// The connection has ended and needs no memory. Leasing and releasing passes its turn
+	// The connection has ended, or drops the record, and needs no memory. Leasing and releasing passes its turn
 	// on: a release wakes the next connection that waits.
 	if b, err := c.memory.Lease(c.memWant); err == nil {
 		c.memory.Return(b)

@@ -83,12 +83,20 @@ func (c *Conn) checkTimeouts(now int64) {
 	c.sweepStall(now)
 	switch {
 	case (c.record != nil || c.listener != nil) && c.why&whyMemory != 0 && over(now, c.memSince, c.memoryTimeout()):
-		c.refuse(timedOut(reasonMemory, int64(c.memWant), c.memoryTimeout()))
+		c.starve(timedOut(reasonMemory, int64(c.memWant), c.memoryTimeout()))
 	case c.owes() && over(now, c.outSince, o.SendTimeout):
 		c.refuse(timedOut(reasonUnread, c.outbound, o.SendTimeout))
 	case !c.owes() && !c.paused() && over(now, c.active, o.IdleTimeout) && !c.busy():
 		c.refuse(timedOut(reasonIdle, 0, o.IdleTimeout))
 	}
+}
+
+// starve ends the wait of an incomplete record for memory.
+func (c *Conn) starve(err *recordError) {
+	c.why &^= whyMemory
+	c.memSince = 0
+	c.fault(err)
+	c.sock.FlushSoon()
 }
 
 // sweepStall closes the connection when an incomplete record makes too little progress, or takes too long.

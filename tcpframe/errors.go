@@ -13,9 +13,11 @@ var (
 	// ErrSilent matches, by errors.Is, the error of a connection that ended because its
 	// peer's host is gone: see ConnOptions.SilentTimeout.
 	ErrSilent = errors.New("tcpframe: peer's host is silent")
+	// ErrMemory matches, by errors.Is, the error of a record for which there was no memory.
+	ErrMemory = errors.New("tcpframe: no memory for a record")
 )
 
-// A reason says why this side closed a connection. It is the label reason of
+// A reason says why this side closed a connection, or dropped a record. It is the label reason of
 // rdmabridge_listener_refused_connections_total.
 type reason string
 
@@ -77,9 +79,9 @@ type recordError struct {
 	limit  int64 // octets or nanoseconds, as reason says
 }
 
-// Is makes errors.Is find ErrSilent.
+// Is makes errors.Is find ErrSilent and ErrMemory.
 func (e *recordError) Is(target error) bool {
-	return target == ErrSilent && e.reason == reasonSilent
+	return target == ErrSilent && e.reason == reasonSilent || target == ErrMemory && e.reason == reasonMemory
 }
 
 func (e *recordError) Error() string {

@@ -71,6 +71,7 @@ type Loop struct {
 	blocksOut int               // blocks in use
 	holds     [][]byte          // spare buffers of held input
 	wire      []byte            // octets of TLS records, during one open
+	scrap     []byte            // octets of TLS records that are dropped
 	spareOuts [][]byte          // spare buffers of TLS records
 	outs      int               // buffers of TLS records in use
 }

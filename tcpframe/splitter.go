@@ -41,11 +41,12 @@ type splitter struct {
 	size    int   // octets of the record that have arrived
 	inMarks int64 // octets of the record's marks that have arrived in full
 	last    bool  // the fragment is the last of its record
+	most    int   // the bound of a record that is dropped, in place of maxRecord; 0 for none
 }
 
 // marks consumes n octets of record marks at the front of b. It stops where a fragment with
 // octets begins, where the record ends (then done is true), or where b ends. The caller must
-// call it only if left is 0, and must not use the splitter after an error.
+// call it only if left is 0. After an error it must call drop, or not use the splitter again.
 func (s *splitter) marks(b []byte) (n int, done bool, err *recordError) {
 	for {
 		var v uint32
@@ -61,30 +62,46 @@ func (s *splitter) marks(b []byte) (n int, done bool, err *recordError) {
 			s.marked = 0
 			v = binary.BigEndian.Uint32(s.mark[:])
 		}
-		length := int64(v & maxFragment)
-		if s.inMarks += markLen; s.inMarks > int64(s.maxRecord) {
-			return n, false, &recordError{reason: reasonFragments, value: s.inMarks, limit: int64(s.maxRecord)}
+		s.left, s.last = int(v&maxFragment), v&lastFragment != 0
+		s.inMarks += markLen
+		if err := s.check(); err != nil {
+			return n, false, err
 		}
-		if total := int64(s.size) + length; total > int64(s.maxRecord) {
-			return n, false, &recordError{reason: reasonTooLong, value: total, limit: int64(s.maxRecord)}
-		}
-		s.last = v&lastFragment != 0
-		s.left = int(length)
 		switch {
 		case s.left > 0:
-			if s.last && s.size+s.left < minRecord {
-				return n, false, tooShort(s.size + s.left)
-			}
 			return n, false, nil
 		case s.last:
-			if s.size < minRecord {
-				return n, false, tooShort(s.size)
-			}
 			s.reset()
 			return n, true, nil
 		}
 	}
 }
+
+// check checks the record as far as its marks say what it has.
+func (s *splitter) check() *recordError {
+	most, total := int64(s.maxRecord), int64(s.size)+int64(s.left)
+	if s.most > 0 {
+		most = int64(s.most)
+	}
+	switch {
+	case s.inMarks > most:
+		return &recordError{reason: reasonFragments, value: s.inMarks, limit: most}
+	case total > most:
+		return &recordError{reason: reasonTooLong, value: total, limit: most}
+	case s.last && total < minRecord && s.most == 0:
+		return &recordError{reason: reasonTooShort, value: total, limit: minRecord}
+	}
+	return nil
+}
+
+// drop has the splitter go on behind an error, to the end of the record. The record may have up to most octets.
+func (s *splitter) drop(most int) *recordError {
+	s.most = most
+	return s.check()
+}
+
+// skipped reports whether a record of which marks has returned an error has ended with that mark.
+func (s *splitter) skipped() bool { return s.last && s.left == 0 }
 
 // advance counts k octets of the fragment, at most left. done reports whether the record
 // ends with them.
@@ -101,11 +118,7 @@ func (s *splitter) advance(k int) (done bool) {
 // begun reports whether a part of a record, be it only of its mark, has arrived.
 func (s *splitter) begun() bool { return s.marked > 0 || s.inMarks > 0 }
 
-func (s *splitter) reset() { s.left, s.size, s.inMarks, s.last = 0, 0, 0, false }
-
-func tooShort(n int) *recordError {
-	return &recordError{reason: reasonTooShort, value: int64(n), limit: minRecord}
-}
+func (s *splitter) reset() { s.left, s.size, s.inMarks, s.last, s.most = 0, 0, 0, false, 0 }
 
 // putMark writes to dst the mark of a record that is one fragment of n octets.
 func putMark(dst *[markLen]byte, n int) {

@@ -63,7 +63,11 @@ func (s *session) read() bool {
 	}
 	p := s.mark[:markLen-c.split.marked]
 	fragment := c.split.left > 0
-	if fragment {
+	switch {
+	case fragment && c.drop != nil:
+		p = c.Loop().takeScrap()
+		p = p[:min(c.split.left, len(p))]
+	case fragment:
 		if !c.room(min(c.split.left, max(s.unread, 1)), c.have) {
 			return false
 		}
@@ -80,7 +84,7 @@ func (s *session) read() bool {
 	if n > 0 {
 		s.unread = max(0, s.unread-n)
 		s.rx += int64(n)
-		s.place(n, fragment)
+		s.place(p[:n], fragment)
 		return true
 	}
 	switch {
@@ -104,20 +108,24 @@ func (s *session) read() bool {
 	return false
 }
 
-// place gives n octets, which were read, their place in the record.
-func (s *session) place(n int, fragment bool) {
+// place gives p, octets that were read, their place in the record.
+func (s *session) place(p []byte, fragment bool) {
 	c := s.conn
-	c.copied += n
-	if fragment {
-		c.arrived(n)
+	c.copied += len(p)
+	switch {
+	case fragment && c.drop != nil:
+		c.discard(p)
+		return
+	case fragment:
+		c.arrived(len(p))
 		return
 	}
-	_, done, err := c.split.marks(s.mark[:n])
+	_, done, err := c.split.marks(p)
 	switch {
 	case err != nil:
-		c.refuse(err)
+		c.fault(err)
 	case done:
-		c.deliver()
+		c.ended()
 	}
 }
 

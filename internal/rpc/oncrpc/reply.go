@@ -177,6 +177,15 @@ func appendDenied(b []byte, xid, rejectStat uint32) []byte {
 	return xdr.AppendUint32(b, rejectStat)
 }
 
+// CheckReply returns why the header of the Reply m cannot be read, or nil. It does not allocate unless it fails.
+func CheckReply(m []byte) error {
+	if len(m) >= ReplyHeader && binary.BigEndian.Uint64(m[4:]) == TypeReply<<32 && binary.BigEndian.Uint64(m[16:]) == Success {
+		return nil // accepted and executed, with a verifier that has no body: nearly every Reply
+	}
+	var r Reply
+	return ParseReply(m, &r)
+}
+
 // MinReply is the shortest RPC Reply in octets: MSG_DENIED, AUTH_ERROR.
 const MinReply = 20
 

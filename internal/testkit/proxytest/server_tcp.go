@@ -159,6 +159,13 @@ func (c *TCPConn) Send(m []byte) {
 	_ = testkit.WriteRecord(c.TCPConn, m)
 }
 
+// SendRaw sends octets that are any number of records, or none.
+func (c *TCPConn) SendRaw(b []byte) {
+	c.wmu.Lock()
+	defer c.wmu.Unlock()
+	_, _ = c.Write(b) // as Send does
+}
+
 // Call sends the Call m to the client.
 func (c *TCPConn) Call(m []byte, _ uint32) { c.Send(m) }
 
