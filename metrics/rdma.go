@@ -48,8 +48,10 @@ var (
 			{"handle", "it invalidated a handle that is not the Call's"},
 			{"credits", "it exceeds the grant"},
 			{"unwritten", "it claims bytes in a chunk that were never written there"},
+			{"too_long", "it is longer than inline.reply allows, and the connection has ended"},
+			{"access", "the server accessed the Call's memory in a way that its handle does not allow, and the connection has ended"},
 		}}),
-		Help: "Replies that the bridge refused, by reason. The Call fails; its connection ends only for the reason handle.",
+		Help: "Replies that the bridge refused, by reason. The Call fails; its connection ends only for the reasons handle, too_long and access.",
 		Like: "xprtrdma (mountstats): bad_reply_count",
 	})
 	UpstreamRDMAErrors = counter(Definition{

@@ -81,6 +81,9 @@ var (
 	// RFC 8166 does not allow. The Call's Fate is Answered. It is also wrapped by the error that
 	// closes a connection whose peer invalidated a handle of another Call.
 	errInvalidReply = errors.New("rdmaside: invalid reply")
+	// errReplyTooLong is wrapped by the CallError of a Call whose Reply did not fit a Receive, so that the connection
+	// ended. The Call's Fate is Answered: it would end the next one, too.
+	errReplyTooLong = errors.New("rdmaside: reply longer than the inline threshold")
 	// errOverrun is wrapped by the error that closes a connection whose Requester
 	// sent more Calls than it was granted.
 	errOverrun = errors.New("rdmaside: calls exceed the credits granted")

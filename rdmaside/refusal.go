@@ -15,10 +15,13 @@ const (
 	reasonHandle                         // it invalidated a handle that is not the Call's
 	reasonCredits                        // it exceeds the grant
 	reasonUnwritten                      // it claims octets in a chunk that were never written there
+	reasonTooLong                        // it is longer than a Receive
+	reasonAccess                         // memory of the Call was accessed in a way that its handle does not allow
 	refusalReasons
+	requesterReasons = reasonTooLong // from here on only a Requester has them
 )
 
-var refusalNames = [refusalReasons]string{"chunks", "payload", "handle", "credits", "unwritten"}
+var refusalNames = [refusalReasons]string{"chunks", "payload", "handle", "credits", "unwritten", "too_long", "access"}
 
 // A reverseRefusal is why the Requester answered a reverse Call itself. It is a
 // metric label.

@@ -221,6 +221,7 @@ func (r *Requester) closed(err error) {
 	if !r.asked {
 		r.reason = err
 	}
+	r.misused(err)
 	r.state = ended // the peer cannot reach memory by any handle now
 	if r.timer != nil {
 		r.timer.Stop()

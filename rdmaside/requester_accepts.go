@@ -2,6 +2,7 @@ package rdmaside
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 
 	"github.com/rs/zerolog"
@@ -22,12 +23,17 @@ import (
 // returned as after any answer.
 //
 // The connection ends only when the Requester cannot protect the memory of other Calls, or cannot
-// speak with the peer at all:
+// speak with the peer at all, or when RDMA requires it:
 //
 //	a handle is invalidated that is not the answered Call's    distrust
 //	a handle cannot be invalidated                             invalidate
 //	the peer answers its first Call with ERR_VERS              take
-//	the provider reports an error of the peer                  closed
+//	a message is longer than a Receive                         tooLong
+//	a handle is used in a way that it does not allow           misused
+//	the provider reports another error of the peer             closed
+//
+// The Call that such a message is about has the fate Answered, too, as far as the provider tells which
+// one it is: it would end the next connection in the same way.
 //
 // A header that cannot be decoded, or that has the XID of no Call, is discarded. docs/conformance.md
 // has all refusals in a table.
@@ -156,6 +162,35 @@ func (r *Requester) distrust(c *Call, err error) {
 	}
 	r.report(c, err, "invalid message from the responder; connection closed")
 	r.end(fmt.Errorf("%w: %w", errInvalidReply, err))
+}
+
+// tooLong handles a message that was longer than a Receive, so that the connection is ending. b has its first octets.
+// Unlike another Reply that is refused, it may fit when its Call offers a Reply chunk.
+func (r *Requester) tooLong(b []byte) {
+	if len(b) < 4 {
+		return
+	}
+	if pc := r.pending(binary.BigEndian.Uint32(b)); pc != nil && pc.err == nil {
+		pc.fate, pc.err = Answered, errReplyTooLong
+		r.report(pc.call, refusal{reasonTooLong, errReplyTooLong}, "reply longer than the inline threshold; connection closed")
+	}
+}
+
+// misused finds the Call whose handle the peer has used in a way that it does not allow, so that the connection has ended
+// with err.
+func (r *Requester) misused(err error) {
+	var e *fabric.AccessError
+	if !errors.As(err, &e) || e.Handle == 0 {
+		return
+	}
+	for i := r.oldest; i >= 0; i = r.slots[i].next {
+		pc := &r.slots[i]
+		if !pc.replied && (pc.handles[callHandle] == e.Handle || pc.handles[replyHandle] == e.Handle) {
+			pc.fate, pc.err = Answered, fmt.Errorf("%w: %w", errInvalidReply, err)
+			r.report(pc.call, refusal{reasonAccess, err}, "invalid access to the memory of a call; connection closed")
+			return
+		}
+	}
 }
 
 // report counts a refusal and logs it, as often as the limit allows.

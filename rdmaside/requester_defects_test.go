@@ -10,6 +10,57 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
 
+// TestRequesterEndedByReply: a message for which RDMA ends the connection costs its own Call a Reply, and the others the
+// connection alone.
+func TestRequesterEndedByReply(t *testing.T) {
+	const other = 0x77
+	beyond := func(tc *requesterCase, seg rpcrdma.Segment) {
+		seg.Length += 4
+		tc.peer.write(seg, pattern(int(seg.Length), 1))
+	}
+	for _, tt := range []struct {
+		name string
+		call []byte
+		is   error
+		why  refusalReason
+		end  func(tc *requesterCase, s *wantedSend)
+	}{
+		{"reply longer than a Receive", defectAttr, errReplyTooLong, reasonTooLong, func(tc *requesterCase, s *wantedSend) {
+			tc.peer.send(0, plain(defectXID, 8), accepted(defectXID, pattern(20<<10, 1)))
+		}},
+		{"write beyond the Write chunk", defectRead, errInvalidReply, reasonAccess, func(tc *requesterCase, s *wantedSend) {
+			beyond(tc, s.Writes[0].Segments[0])
+		}},
+		{"write into a Read chunk", writeCall(defectXID, data8000), errInvalidReply, reasonAccess, func(tc *requesterCase, s *wantedSend) {
+			tc.peer.write(s.Reads[0].Segment, pattern(4, 1))
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			requesterTest(t, nil, func(tc *requesterCase) {
+				tc.open(8)
+				tc.send(getAttrCall(other))
+				tc.peer.wantSend("another call")
+				tc.send(tt.call)
+				tt.end(tc, tc.peer.wantSend("the call"))
+				fates := map[uint32]doneCall{}
+				for range 2 {
+					d := tc.nextDone("both calls end with the connection")
+					fates[d.err.XID] = d
+				}
+				if d := fates[other].err; d == nil || d.Fate != InLimbo {
+					t.Errorf("the other call: %v", d)
+				}
+				if d := fates[defectXID].err; d == nil || d.Fate != Answered || !errors.Is(d.Err, tt.is) {
+					t.Errorf("the call: %v, want answered: %v", d, tt.is)
+				}
+				if n := tc.opts.Metrics.refusals[tt.why].Value(); n != 1 {
+					t.Errorf("%d refused for %s, want 1", n, refusalNames[tt.why])
+				}
+			})
+		})
+	}
+}
+
 // A replyDefect is an answer to a Call that RFC 8166 does not allow.
 type replyDefect struct {
 	name   string

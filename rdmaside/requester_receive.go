@@ -1,6 +1,7 @@
 package rdmaside
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
@@ -63,6 +64,9 @@ func (r *Requester) invalidated(c *fabric.Completion) {
 func (r *Requester) received(c *fabric.Completion) {
 	i := r.recvs.completed(c.ID)
 	if c.Err != nil || r.state != up {
+		if b := r.recvs.bytes(i); errors.Is(c.Err, fabric.ErrTooLong) && c.Bytes >= 0 && int(c.Bytes) <= len(b) {
+			r.tooLong(b[:c.Bytes])
+		}
 		r.recvs.drop(i)
 		if c.Err != nil {
 			r.broken("receive", c.Err)

@@ -56,6 +56,9 @@ func (r *Requester) rebuild(pc *pendingCall) error {
 	if xid, mtype, ok := oncrpc.MessageType(base); !ok || xid != c.XID || mtype != oncrpc.TypeReply {
 		return refusal{reasonPayload, fmt.Errorf("payload has XID %#08x and message type %d", xid, mtype)}
 	}
+	if err := oncrpc.CheckReply(base); err != nil {
+		return refusal{reasonPayload, err}
+	}
 	reply := &c.Reply
 	if reply.n > 0 { // not empty: the owner has not released it
 		*reply = Reply{}

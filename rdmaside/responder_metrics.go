@@ -51,7 +51,7 @@ func NewResponderMetrics(reg *metrics.Registry, listener string) *ResponderMetri
 	}
 	m.droppedReply, m.droppedProc, m.droppedHeader = dropped("reply"), dropped("procedure"), dropped("header")
 	m.reverse.init(reg, listener)
-	for i, reason := range refusalNames {
+	for i, reason := range refusalNames[:requesterReasons] {
 		m.refusals[i] = reg.Counter(metrics.ListenerRefusedConnections, listener, reason)
 	}
 	for why := oncrpc.RefusedNot + 1; why < oncrpc.Refusals; why++ {

@@ -47,6 +47,12 @@ func (x *rcall) answer() {
 			return
 		}
 	}
+	if x.job.id != 0 && sky.strikes(dice, longMessage) {
+		c.unexpected = true
+		c.r.server.book.refuse(x.job.id)
+		c.post(append(append(rpcrdma.AppendPlain(nil, x.xid, 32), x.job.reply...), make([]byte, 64<<10)...), 0)
+		return
+	}
 	x.reduced()
 }
 
@@ -102,6 +108,16 @@ func (x *rcall) reduced() {
 	if r.h.Proc == rpcrdma.Msg && sky.strikes(dice, twoXIDs) {
 		r.payload = proxytest.WithXID(r.payload, x.xid+1)
 		r.refused = true
+	}
+	if s := slices.Concat(x.write, x.reply); len(s) > 0 && x.job.id != 0 && sky.strikes(dice, overWrite) {
+		c.r.server.book.refuse(x.job.id)
+		last := s[len(s)-1]
+		_ = c.conn.PostWrite(0, fabric.Write{
+			Parts: [][]byte{make([]byte, 4)},
+			To:    fabric.Region{Handle: fabric.Handle(last.Handle), Offset: last.Offset + uint64(last.Length), Length: 4},
+		})
+		c.conn.Flush()
+		return
 	}
 	// A late RDMA Write may be in the memory before the bridge looks at the Reply. So it must not
 	// make up for one that is missing.

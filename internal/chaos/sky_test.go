@@ -35,9 +35,14 @@ const (
 	alienHandle               // another Call's handle is invalidated
 	lateWrite                 // the chunk is written to after the Reply
 	lateRead                  // and the Read chunk read
+	longMessage               // the Reply comes inline and is longer than any Receive
+	overWrite                 // octets are written behind the chunk
 	hangUp                    // the Responder ends the connection
 
 	// Of a TCP server: lostCall, lateReply, wrongXID, strayReply, twiceReply, hangUp and
+	longRecord    // the Reply is longer than any may be
+	shortRecord   // it is an XID alone
+	badReply      // it is neither a Call nor a Reply
 	cutRecord     // the connection is reset inside the record of the Reply
 	haltRecord    // nothing comes after a part of the record
 	trickleRecord // the record comes in pieces of a few octets
@@ -99,8 +104,8 @@ const (
 var faultNames = [faults]string{
 	"reply late", "call dropped", "wrong XID", "stray reply", "duplicate reply", "two XIDs", "bad header",
 	"grant 0", "grant 1", "grant 100000", "chunk too long", "chunk too short", "chunk not written", "empty chunk", "chunk written backwards", "ERR_CHUNK", "Read chunks refused", "Write chunks refused", "Reply chunks refused", "ERR_VERS", "alien handle",
-	"late write", "late read", "responder hangs up",
-	"record cut", "record halted", "record trickled",
+	"late write", "late read", "message too long", "write behind the chunk", "responder hangs up",
+	"record too long", "record too short", "neither Call nor Reply", "record cut", "record halted", "record trickled",
 	"wire reset", "wire FIN", "wire half-closed", "wire stalled", "black hole", "bit flipped", "trickle", "wire slow", "connection reset at accept", "connection refused",
 	"send lost", "work failed", "write cut",
 	"client resets in a record", "client never reads", "client trickles", "client retransmits", "client sends garbage", "client stops in a record", "client half-closes", "client announces a record",
@@ -164,14 +169,14 @@ var responderFaults = weather{
 	lateReply: 200000, lostCall: 3000, wrongXID: 3000, strayReply: 30000, twiceReply: 30000, twoXIDs: 2000, badHeader: 3000,
 	grantZero: 300000, grantOne: 300000, grantHuge: 500000, longChunk: 10000, shortChunk: 10000, unwritten: 60000, emptyChunk: 500000, backwards: 200000, errChunk: 20000, errVers: 2000,
 	refuseReads: 500000, refuseWrites: 500000, refuseReply: 500000,
-	alienHandle: 2000, lateWrite: 20000, lateRead: 20000, hangUp: 3000,
+	alienHandle: 2000, lateWrite: 20000, lateRead: 20000, longMessage: 2000, overWrite: 2000, hangUp: 3000,
 	resetWire: 3000, finWire: 3000, halfClose: 2000, stallWire: 3000, blackhole: 1000, corruptWire: 3000, trickleWire: 20000, delayWire: 50000,
 	refuseWire: 300000,
 }
 
 // tcpFaults are those of a TCP server.
 var tcpFaults = weather{
-	lateReply: 200000, lostCall: 3000, wrongXID: 3000, strayReply: 30000, twiceReply: 30000, hangUp: 3000, cutRecord: 3000, haltRecord: 1000, trickleRecord: 20000,
+	lateReply: 200000, lostCall: 3000, wrongXID: 3000, strayReply: 30000, twiceReply: 30000, hangUp: 3000, longRecord: 3000, shortRecord: 3000, badReply: 3000, cutRecord: 3000, haltRecord: 1000, trickleRecord: 20000,
 	resetWire: 3000, finWire: 3000, halfClose: 2000, stallWire: 3000, blackhole: 1000, trickleWire: 20000, delayWire: 50000,
 	refuseWire: 300000,
 }

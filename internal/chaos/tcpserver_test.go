@@ -100,6 +100,18 @@ func (c *tcpConn) answer(j *job) {
 	case sky.strikes(dice, wrongXID):
 		c.Send(proxytest.WithXID(j.reply, xid^1<<31))
 		return
+	case j.id != 0 && sky.strikes(dice, longRecord):
+		c.server.book.refuse(j.id)
+		c.Send(append(testkit.Words(xid, 1, 0, 0, 0, 0), make([]byte, 2<<20)...))
+		return
+	case j.id != 0 && sky.strikes(dice, shortRecord):
+		c.server.book.refuse(j.id)
+		c.Send(testkit.Words(xid))
+		return
+	case j.id != 0 && sky.strikes(dice, badReply):
+		c.server.book.refuse(j.id)
+		c.Send(testkit.Words(xid, 2, 0, 0, 0, 0))
+		return
 	case sky.strikes(dice, cutRecord):
 		b := testkit.Record(j.reply)
 		_, _ = c.Write(b[:dice.IntN(len(b))])

@@ -46,6 +46,10 @@ var (
 	// ErrLimit is wrapped by the error of an operation that would exceed a limit of the
 	// provider: connections, handles, or registered bytes.
 	ErrLimit = errors.New("fabric: limit reached")
+	// ErrTooLong is wrapped, beside ErrFlushed, by the completion of a Receive whose buffer was too short for the
+	// peer's Send. That ends the connection. Completion.Bytes says how many of the Send's first octets are in the
+	// buffer. A provider that does not know them completes the Receive as one that was flushed.
+	ErrTooLong = errors.New("fabric: message longer than the receive")
 	// ErrSilent ends a connection whose peer's host no longer answers. A peer whose
 	// process is slow or stopped does not cause it.
 	ErrSilent = errors.New("fabric: peer's host is silent")
@@ -84,6 +88,19 @@ const (
 	OpRead
 	OpInvalidate
 )
+
+// An AccessError ends a connection whose peer has used a valid handle in a way that it does not allow. A provider that
+// does not know the handle ends the connection with another error.
+type AccessError struct {
+	Handle Handle
+	Err    error
+}
+
+// Error returns the provider's error.
+func (e *AccessError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the provider's error.
+func (e *AccessError) Unwrap() error { return e.Err }
 
 // A Completion reports the end of one Work Request.
 type Completion struct {

@@ -260,7 +260,7 @@ func (q *qp) invalidate(stag uint32) {
 	}
 	if q.rx.phase == rxPayload && q.rx.stag == stag {
 		q.rx.dst = nil
-		q.rx.fault = fault{wire.CodeTaggedSTag, headDDP}
+		q.rx.fault = fault{code: wire.CodeTaggedSTag, head: headDDP}
 	}
 	if b := q.tx.batch; b != nil {
 		b.release(buf)

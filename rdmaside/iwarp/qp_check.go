@@ -31,17 +31,17 @@ func (q *qp) checkWrite(b []byte) []byte {
 	if reg == nil || reg.access&fabric.RemoteWrite == 0 {
 		// DDP has no code for missing rights, and the peer need not learn that the STag
 		// exists.
-		q.refuse(wire.CodeTaggedSTag, headDDP)
+		q.refuseAccess(wire.CodeTaggedSTag, headDDP, reg.known())
 		return nil
 	}
 	to := h.TO()
 	if to+uint64(n) < to {
-		q.refuse(wire.CodeTaggedWrap, headDDP)
+		q.refuseAccess(wire.CodeTaggedWrap, headDDP, reg.stag)
 		return nil
 	}
 	dst, ok := reg.within(to, uint64(n))
 	if !ok {
-		q.refuse(wire.CodeTaggedBounds, headDDP)
+		q.refuseAccess(wire.CodeTaggedBounds, headDDP, reg.stag)
 		return nil
 	}
 	q.rx.stag = reg.stag
@@ -115,7 +115,7 @@ func (q *qp) checkSend(b []byte) []byte {
 	}
 	rc := q.recvs.at(0)
 	if n > len(rc.buf)-r.sendN {
-		q.refuse(wire.CodeTooLong, headDDP)
+		r.fault = fault{code: wire.CodeTooLong, head: headDDP} // it is raised behind the payload, which begins with an XID
 		return nil
 	}
 	return rc.buf[r.sendN : r.sendN+n]
@@ -145,7 +145,7 @@ func (q *qp) checkRequest(b []byte) {
 		q.refuse(wire.CodeNoBuffer, headDDP)
 	default:
 		if _, c := q.source(rd.SrcSTag, rd.SrcTO, rd.Size); c != (wire.Code{}) {
-			q.refuse(c, headRead)
+			q.refuseAccess(c, headRead, q.stags.find(rd.SrcSTag).known())
 		}
 	}
 }

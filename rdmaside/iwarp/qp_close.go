@@ -83,6 +83,9 @@ func (q *qp) terminate(c wire.Code, t *wire.Terminate, err error) {
 	q.tx.termLen = len(payload)
 	if err == nil {
 		err = &terminateError{Code: c, Raw: append([]byte(nil), payload...)}
+		if stag := q.rx.fault.stag; stag != 0 {
+			err = &fabric.AccessError{Handle: fabric.Handle(stag), Err: err}
+		}
 	}
 	q.end(stateTerminate, err)
 }

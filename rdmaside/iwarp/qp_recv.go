@@ -1,6 +1,8 @@
 package iwarp
 
 import (
+	"fmt"
+
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/wire"
 )
@@ -40,6 +42,7 @@ const (
 type fault struct {
 	code wire.Code
 	head uint8
+	stag uint32 // valid, and used in a way that it does not allow; 0 for none
 }
 
 func (f fault) set() bool { return f != fault{} }
@@ -47,18 +50,18 @@ func (f fault) set() bool { return f != fault{} }
 type rx struct {
 	// The FPDU in progress.
 	phase rxPhase
+	op    wire.Opcode
 	head  [wire.MaxHeaderLen]byte
 	have  int // octets of head
 	need  int
-	op    wire.Opcode
 	fault fault
 	left  int    // payload octets to come
 	dst   []byte // their destination; nil when they are dropped
 	stag  uint32 // the STag of dst; 0 for a Receive or a Read sink
+	crc   uint32
 	tail  [3 + wire.CRCLen]byte
 	tailN int // octets of tail received
 	tails int // octets of tail in all
-	crc   uint32
 	// checked says that the CRC was compared before anything else was done with the FPDU. See whole.
 	checked bool
 	// lends says that the octets of the present input stay where they are until its completions are delivered.
@@ -88,6 +91,9 @@ func (r *rx) reset() {
 	r.tailN = 0
 	r.crc, r.checked = 0, false
 }
+
+// long reports whether the FPDU is of a Send that is longer than the Receive.
+func (r *rx) long() bool { return r.fault.code == wire.CodeTooLong && r.op.Queue() == wire.QueueSend }
 
 // inside reports whether the stream stands inside an FPDU.
 func (r *rx) inside() bool { return r.phase != rxHeader || r.have > 0 }
@@ -123,8 +129,11 @@ func (q *qp) input(b []byte) []byte {
 			q.header()
 		case rxPayload:
 			n := min(len(b), r.left)
-			if r.dst != nil {
+			switch {
+			case r.dst != nil:
 				q.copied += copy(r.dst, b[:n])
+			case r.long():
+				r.sendN += copy(q.recvs.at(0).buf[r.sendN:], b[:n])
 			}
 			q.placed(b[:n])
 			b = b[n:]
@@ -158,7 +167,7 @@ func (q *qp) whole(b []byte) int {
 		return 0
 	}
 	if at := end - wire.CRCLen; wire.Checksum(b[:at]) != wire.CRC(b[at:]) {
-		q.raise(fault{wire.CodeCRC, headNone})
+		q.raise(fault{code: wire.CodeCRC})
 		return 0
 	}
 	if q.takeShort(b[:2+n]) {
@@ -294,8 +303,11 @@ func (q *qp) control() {
 
 // refuse remembers the fault of the FPDU until its CRC is checked, or raises it at once
 // when there is no CRC.
-func (q *qp) refuse(c wire.Code, head uint8) {
-	q.rx.fault = fault{c, head}
+func (q *qp) refuse(c wire.Code, head uint8) { q.refuseAccess(c, head, 0) }
+
+// refuseAccess does what refuse does, for an FPDU that uses stag in a way that it does not allow.
+func (q *qp) refuseAccess(c wire.Code, head uint8, stag uint32) {
+	q.rx.fault = fault{c, head, stag}
 	if !q.cfg.crc {
 		q.raise(q.rx.fault)
 	}
@@ -349,11 +361,15 @@ func (q *qp) fpdu() {
 	if q.cfg.crc && !r.checked {
 		pad := r.tails - wire.CRCLen
 		if wire.Update(r.crc, r.tail[:pad]) != wire.CRC(r.tail[pad:]) {
-			q.raise(fault{wire.CodeCRC, headNone})
+			q.raise(fault{code: wire.CodeCRC})
 			return
 		}
 	}
 	if r.fault.set() {
+		if r.long() {
+			c := q.receiveDone(r.sendN)
+			c.Err = fmt.Errorf("%w: %w", fabric.ErrFlushed, fabric.ErrTooLong)
+		}
 		q.raise(r.fault)
 		return
 	}
@@ -456,7 +472,7 @@ func (q *qp) sent(last bool) bool {
 		inv = h.Invalidate()
 		reg := q.stags.find(inv)
 		if reg == nil {
-			q.raise(fault{wire.CodeOpInvalidate, headDDP})
+			q.raise(fault{code: wire.CodeOpInvalidate, head: headDDP})
 			return false
 		}
 		placed = reg.placed.run

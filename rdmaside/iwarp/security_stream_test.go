@@ -428,6 +428,89 @@ func TestS21_Interleaving(t *testing.T) {
 	}
 }
 
+// TestLongSend: the Receive that is too short for a Send has the Send's first octets, with and without CRC. An FPDU with a
+// bad CRC names nothing.
+func TestLongSend(t *testing.T) {
+	for _, v := range []struct {
+		name     string
+		segments []int
+		crc, bad bool
+		want     int // octets in the Receive; -1 if nothing is known
+	}{
+		{"in one", []int{1025}, true, false, 1024},
+		{"much longer", []int{9000}, true, false, 1024},
+		{"in two", []int{1000, 100}, true, false, 1024},
+		{"in two, nothing fits", []int{1024, 1}, true, false, 1024},
+		{"without CRC", []int{5000}, false, false, 1024},
+		{"bad CRC", []int{1025}, true, true, -1},
+	} {
+		t.Run(v.name, func(t *testing.T) {
+			q, _ := bareQP(qpConfig{crc: v.crc, receives: 4, sends: 4, handlesN: 4})
+			q.rx.heard = true
+			buf := make([]byte, 1024)
+			if err := q.postReceive(7, buf); err != nil {
+				t.Fatal(err)
+			}
+			whole := testkit.Pattern(9000, 1)
+			r := &rawPeer{t: t, crc: v.crc, msn: [3]uint32{1, 1, 1}}
+			at := 0
+			for i, n := range v.segments {
+				f := r.seal(r.sendHead(wire.OpSend, i == len(v.segments)-1, 0, uint32(at), n), whole[at:at+n]...)
+				if v.bad {
+					f[len(f)-1]++
+				}
+				q.input(f[:20])
+				q.input(f[20:])
+				at += n
+			}
+			c := q.take()[0]
+			if !errors.Is(c.Err, fabric.ErrFlushed) || errors.Is(c.Err, fabric.ErrTooLong) != (v.want >= 0) {
+				t.Fatalf("the Receive: %+v", c)
+			}
+			if v.want >= 0 && (int(c.Bytes) != v.want || !bytes.Equal(buf[:c.Bytes], whole[:c.Bytes])) {
+				t.Errorf("%d octets, which begin with %x", c.Bytes, buf[:8])
+			}
+		})
+	}
+}
+
+// TestMisusedHandle: a connection that ends because of a valid handle ends with an error that names it.
+func TestMisusedHandle(t *testing.T) {
+	for _, v := range []struct {
+		name   string
+		access fabric.Access
+		known  bool
+		step   func(g *rig, stag uint32, to uint64)
+	}{
+		{"write beyond", fabric.RemoteWrite, true, func(g *rig, stag uint32, to uint64) {
+			g.write(g.tagged(wire.OpWrite, true, stag, to+61, make([]byte, 4)...))
+		}},
+		{"write before", fabric.RemoteWrite, true, func(g *rig, stag uint32, to uint64) {
+			g.write(g.tagged(wire.OpWrite, true, stag, to-1, make([]byte, 4)...))
+		}},
+		{"write where only reads may go", fabric.RemoteRead, true, func(g *rig, stag uint32, to uint64) {
+			g.write(g.tagged(wire.OpWrite, true, stag, to, make([]byte, 4)...))
+		}},
+		{"read beyond", fabric.RemoteRead, true, func(g *rig, stag uint32, to uint64) {
+			g.read(wire.Read{SinkSTag: 1, Size: 65, SrcSTag: stag, SrcTO: to})
+		}},
+		{"another handle", fabric.RemoteWrite, false, func(g *rig, stag uint32, to uint64) {
+			g.write(g.tagged(wire.OpWrite, true, stag+1, to, make([]byte, 4)...))
+		}},
+	} {
+		t.Run(v.name, func(t *testing.T) {
+			g := newRig(t, rigOptions{conn: fabric.ConnOptions{ORD: 1, IRD: 1}})
+			reg := g.u.register(make([]byte, 64), v.access)
+			v.step(g, uint32(reg.Handle), reg.Offset)
+			var e *fabric.AccessError
+			err := g.u.ended()
+			if errors.As(err, &e) != v.known || v.known && e.Handle != reg.Handle {
+				t.Errorf("ended with %#v, want handle %#x: %v", err, reg.Handle, v.known)
+			}
+		})
+	}
+}
+
 // S21: the MSN after the largest is 0.
 func TestS21_MSNWraps(t *testing.T) {
 	g := newRig(t, rigOptions{})

@@ -62,6 +62,14 @@ type region struct {
 	placed placement
 }
 
+// known returns the STag of r, or 0 if r is nil.
+func (r *region) known() uint32 {
+	if r == nil {
+		return 0
+	}
+	return r.stag
+}
+
 // within returns the n octets at to. It reports false when they are not all inside the
 // region. The caller makes sure that to+n does not wrap.
 func (r *region) within(to uint64, n uint64) ([]byte, bool) {

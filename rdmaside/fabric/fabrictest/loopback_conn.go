@@ -1,6 +1,7 @@
 package fabrictest
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"time"
@@ -325,6 +326,12 @@ func (c *loopbackConn) deliver(w *work, parts [][]byte) error {
 	n := length(parts)
 	r := c.receives.first()
 	if n > len(r.buf) {
+		copy(r.buf, bytes.Join(parts, nil))
+		c.events = append(c.events, fabric.Completion{
+			ID: r.id, Op: fabric.OpReceive, Bytes: int32(len(r.buf)), Err: fmt.Errorf("%w: %w", fabric.ErrFlushed, fabric.ErrTooLong),
+		})
+		c.receives.drop()
+		c.due = true
 		return ErrTooLong
 	}
 	placed := 0
@@ -360,12 +367,12 @@ func (c *loopbackConn) reach(at fabric.Region, n int, a fabric.Access) ([]byte, 
 	case !ok:
 		return nil, fmt.Errorf("%w: unknown handle", errAccess)
 	case r.access&a == 0:
-		return nil, fmt.Errorf("%w: rights", errAccess)
+		return nil, &fabric.AccessError{Handle: at.Handle, Err: fmt.Errorf("%w: rights", errAccess)}
 	}
 	// The bounds are exact to the octet, and no sum can wrap.
 	first := at.Offset - r.offset
 	if at.Offset < r.offset || first > uint64(len(r.buf)) || uint64(n) > uint64(len(r.buf))-first {
-		return nil, fmt.Errorf("%w: bounds", errAccess)
+		return nil, &fabric.AccessError{Handle: at.Handle, Err: fmt.Errorf("%w: bounds", errAccess)}
 	}
 	return r.buf[first:][:n], nil
 }
