@@ -137,6 +137,7 @@ type sentTCP struct {
 type retry struct {
 	pause    time.Duration // the last wait before it was queued again
 	unsent   error         // why the connection did not send it; from unsent to resubmit
+	cut      uint8         // times its connection was lost before all of it was sent
 	bigReply bool          // it was queued again with the largest Reply chunk, after an RDMA_ERROR
 }
 

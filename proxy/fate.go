@@ -21,8 +21,8 @@ import (
 //
 //	dispatched, not sent       another connection, any number of times within the
 //	                           time a Call may wait
-//	connection lost while      as below, whether it is replayable or not: the server cannot
-//	it was sent                have executed it
+//	connection lost before     another connection, at most maxReplays times, with the
+//	all of it was sent         pauses of replays
 //	on a lane that has ended   the client's connection closes: lane.go
 //	sent, connection lost      replayed with the same XID, if replayable, at most
 //	                           maxReplays times, after the first time with a pause that
@@ -111,7 +111,7 @@ func (c *call) failed(here int, err *rdmaside.CallError) {
 		}
 		c.giveUp(here, fmt.Errorf("%w: %w", errLaneEnded, err))
 	case err.Fate == rdmaside.NotSent:
-		c.sendAgain(here, err)
+		c.retransmit(here, err)
 	case err.Fate == rdmaside.InLimbo:
 		c.replay(here, err)
 	}
@@ -120,18 +120,12 @@ func (c *call) failed(here int, err *rdmaside.CallError) {
 // replay sends a Call again whose connection was lost after it was sent, if that does no
 // harm.
 func (c *call) replay(here int, err error) {
-	if !c.replayable() {
+	switch {
+	case !c.replayable():
 		c.up.lost.Inc()
 		c.giveUp(here, fmt.Errorf("%w: %w", errNotReplayable, err))
 		return
-	}
-	c.sendAgain(here, err)
-}
-
-// sendAgain sends a Call again whose connection was lost, so often and no more: servers end the connection at a Call that is
-// too long for them, before they have read it or afterwards.
-func (c *call) sendAgain(here int, err error) {
-	if c.replays >= maxReplays {
+	case c.replays >= maxReplays:
 		c.up.lost.Inc()
 		c.giveUp(here, fmt.Errorf("%w: %w", errReplays, err))
 		return
@@ -143,14 +137,32 @@ func (c *call) sendAgain(here int, err error) {
 		// the next one.
 		c.enlargeReply()
 	}
-	if c.replays == 1 {
+	c.sendAgain(here, c.replays)
+}
+
+// retransmit sends a Call again whose connection was lost before all of it was sent, but not more often than replay does: the
+// server may have ended the connection because the Call is too long for it.
+func (c *call) retransmit(here int, err error) {
+	if c.retry.cut >= maxReplays {
+		c.giveUp(here, fmt.Errorf("%w: %w", errReplays, err))
+		return
+	}
+	c.usesSeldom = true
+	c.retry.cut++
+	c.up.retried.Inc()
+	c.sendAgain(here, c.retry.cut)
+}
+
+// sendAgain queues a Call whose connection was lost for the nth time.
+func (c *call) sendAgain(here int, n uint8) {
+	if n == 1 {
 		c.requeue(here)
 		return
 	}
 	// This Call may be the one that ends connections, and other clients' Calls are on
 	// the next one, too.
 	o := c.up.settings()
-	c.requeueAfter(jittered(min(o.BackoffMin<<(c.replays-2), o.BackoffMax)))
+	c.requeueAfter(jittered(min(o.BackoffMin<<(n-2), o.BackoffMax)))
 }
 
 // jittered spreads d over [d/2, d].
