@@ -17,6 +17,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
 // spoiledFrom is the file offset from which on a server spoils its Replies to READs.
@@ -408,5 +409,134 @@ func TestCallTooLongForServer(t *testing.T) {
 	}
 	if n := ended.Load(); n < 2 || n > 6 {
 		t.Errorf("the server saw the Call %d times, want 2 to 6", n)
+	}
+}
+
+// TestSpoiltRepliesRDMA: over RDMA, too, a Reply that does not fit or cannot be read fails its own Call, and the connection goes
+// on.
+func TestSpoiltRepliesRDMA(t *testing.T) {
+	t.Parallel()
+	h := proxytest.NewHarness(t, budget)
+	var spoilt atomic.Int64
+	p, s := forward(t, h, 32, proxytest.Behaviour{Intercept: func(c *oncrpc.Call) ([]byte, bool) {
+		var reply []byte
+		switch args := c.Message[c.Args:]; {
+		case c.Program == oncrpc.ProgramMount:
+			reply = append(testkit.Words(c.XID, 1, 0, 0, 0, 0), testkit.Pattern(2<<20, 3)...)
+		case c.Program != oncrpc.ProgramNFS || c.Procedure != 6:
+			return nil, false
+		case binary.BigEndian.Uint64(args[len(args)-12:]) == spoiledFrom:
+			reply = proxytest.ReadReply(c.XID, 0, 1122264) // the bridge asks for less
+		case binary.BigEndian.Uint64(args[len(args)-12:]) == spoiledFrom+1:
+			reply = testkit.Words(c.XID, 1, 2, 0, 0, 0) // neither accepted nor denied
+		default:
+			return nil, false
+		}
+		spoilt.Add(1)
+		return reply, true
+	}}, func(_ *proxy.ListenerOptions, uo *proxy.UpstreamOptions) { uo.Connections = 1 })
+	x := callOn(h, p.Addr("nfs"), 8)
+	defer x.end()
+	greedy := h.Client(p.Addr("nfs"))
+	for i, tt := range []struct {
+		name string
+		call []byte
+		most int64 // times that it is sent; a Reply that does not fit may fit the largest Reply chunk
+	}{
+		{"READ of 1,122,264 octets, answered in full", proxytest.ReadCall(0, spoiledFrom, 1122264), 2},
+		{"READ of 64 KiB, answered with more", proxytest.ReadCall(0, spoiledFrom, 64<<10), 2},
+		{"EXPORT list of 2 MiB", proxytest.CallHeader(nil, 0, oncrpc.ProgramMount, 3, 5), 2},
+		{"neither accepted nor denied", proxytest.ReadCall(0, spoiledFrom+1, 40), 1},
+	} {
+		for again := range 3 {
+			sent := spoilt.Load()
+			xid := 1<<30 | uint32(i)<<8 | uint32(again)
+			got, err := greedy.Call(proxytest.WithXID(tt.call, xid))
+			if want := oncrpc.AppendAccepted(nil, xid, oncrpc.SystemError); err != nil || !bytes.Equal(got, want) {
+				t.Fatalf("%s: answered %x, %v; want SYSTEM_ERR", tt.name, got[:min(len(got), 64)], err)
+			}
+			x.goOn()
+			if n := spoilt.Load() - sent; n < 1 || n > tt.most {
+				t.Errorf("%s: the Call was sent %d times, want at most %d", tt.name, n, tt.most)
+			}
+		}
+	}
+	if n := metric(h, `upstream_disconnects_total{`); n != 0 || s.Connections() != 1 {
+		t.Errorf("%d connections have ended, %d are up", n, s.Connections())
+	}
+}
+
+// TestReplyWithoutMemory: a Reply that has begun and gets no memory for the rest gives back what it has, and its Call is in
+// limbo. The connection goes on.
+func TestReplyWithoutMemory(t *testing.T) {
+	t.Parallel()
+	h := proxytest.NewHarness(t, budget, func(o *tcpframe.EngineOptions) { o.MemoryTimeout = time.Millisecond })
+	var reads atomic.Int64
+	begun, rest := make(chan int), make(chan struct{})
+	s := h.TCPServer(proxytest.Behaviour{InterceptTCP: func(c *oncrpc.Call, from *proxytest.TCPConn) ([]byte, bool) {
+		if c.Program != oncrpc.ProgramNFS || c.Procedure != 6 || reads.Add(1) > 1 {
+			return nil, false
+		}
+		b := record(proxytest.ReadReply(c.XID, 7, 1<<20))
+		from.SendRaw(b[:20<<10])
+		begun <- 20 << 10
+		<-rest
+		from.SendRaw(b[20<<10:])
+		return nil, true
+	}})
+	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
+		[]proxy.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}, BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond}})
+	c := h.Client(p.Addr("nfs"))
+	m := proxytest.ReadCall(1, 7, 1<<20)
+	reply, err := c.Go(m)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := <-begun
+	h.Eventually("the Reply has begun", func() bool { return metric(h, `upstream_tcp_received_bytes_total{upstream="storage"}`) >= n })
+	release := p.HoldReplies()
+	close(rest)
+	h.Eventually("the Reply is given up", func() bool {
+		return metric(h, `upstream_tcp_refused_replies_total{reason="memory",upstream="storage"}`) == 1
+	})
+	release()
+	if got := <-reply; !bytes.Equal(got, proxytest.Expected(m)) {
+		t.Errorf("answered with %d octets", len(got))
+	}
+	if n := reads.Load(); n != 2 {
+		t.Errorf("the Call was sent %d times, want 2", n)
+	}
+	unspoiltConnection(h, s)
+}
+
+// TestSpoiltReplyLane: on a connection that NFSv4.1 clients share, too, only the client whose Reply is spoilt notices.
+func TestSpoiltReplyLane(t *testing.T) {
+	t.Parallel()
+	h := proxytest.NewHarness(t, budget)
+	const spoiltSequence = 0xbad
+	s := h.TCPServer(proxytest.Behaviour{Intercept: func(c *oncrpc.Call) ([]byte, bool) {
+		if c.Program != oncrpc.ProgramNFS || c.Version != 4 || c.Procedure != 1 {
+			return nil, false
+		}
+		if !bytes.Contains(c.Message[c.Args:], testkit.Words(spoiltSequence)) {
+			return nil, false
+		}
+		return append(testkit.Words(c.XID, 1, 0, 0, 0, 0), make([]byte, 2<<20)...), true
+	}})
+	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
+		[]proxy.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}, BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond}})
+	greedy, other := h.Client(p.Addr("nfs")), h.Client(p.Addr("nfs"))
+	sequence := func(xid, n uint32) []byte {
+		return proxytest.CompoundCall(xid, 2, proxytest.Sequence([16]byte{1}, n, 1))
+	}
+	for xid := range uint32(5) {
+		check(t, other, sequence(100+xid, 1+xid))
+		if got, err := greedy.Call(sequence(xid, spoiltSequence)); err != nil || !bytes.Equal(got, oncrpc.AppendAccepted(nil, xid, oncrpc.SystemError)) {
+			t.Fatalf("answered %x, %v; want SYSTEM_ERR", got, err)
+		}
+	}
+	check(t, other, sequence(200, 99))
+	if n := metric(h, `upstream_disconnects_total{`); n != 0 {
+		t.Errorf("%d connections have ended", n)
 	}
 }
