@@ -8,6 +8,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/crowd"
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/pool"
 )
@@ -174,10 +175,35 @@ func TestRatesOfAddresses(t *testing.T) {
 		}
 		time.Sleep(2 * time.Minute)
 		others()
-		if r.each.each[a] != nil {
+		if r.each.each[crowd.HostOf(a)] != nil {
 			t.Error("an address that owes nothing is remembered")
 		}
 	})
+}
+
+// TestRatesOfHosts: an address is an IPv4 address or an IPv6 /64, because a client that has one address of a /64 can
+// have them all. What one of them owes, all of them owe.
+func TestRatesOfHosts(t *testing.T) {
+	for _, tt := range []struct {
+		a, b string
+		same bool
+	}{
+		{"2001:db8::1", "2001:db8::ffff:1", true},
+		{"2001:db8::1", "2001:db8:0:1::1", false},
+		{"192.0.2.1", "::ffff:192.0.2.1", true},
+		{"192.0.2.1", "192.0.2.2", false},
+	} {
+		clock := func() int64 { return 0 }
+		for name, r := range map[string]*rates{
+			"listener": newRates(metrics.New(), &ListenerOptions{Name: "nfs", ClientRate: Rate{Calls: 1}}, nil, clock),
+			"tenant":   makeRates(rateLimits{each: Rate{Calls: 1}, eachKind: gateTenantAddressRate}, nil, clock),
+		} {
+			one, other := r.obtain(nil, netip.MustParseAddr(tt.a)), r.obtain(nil, netip.MustParseAddr(tt.b))
+			if got := one[0] == other[0]; got != tt.same {
+				t.Errorf("%s: %s and %s have one rate: %v, want %v", name, tt.a, tt.b, got, tt.same)
+			}
+		}
+	}
 }
 
 // limitedClients makes n clients from address a that r limits, and starts them.
@@ -239,7 +265,7 @@ func TestRatesThatChange(t *testing.T) {
 		if again := newRates(m, &o, r, clock); again != r {
 			t.Error("there are new rates, and nothing has changed")
 		}
-		b := r.each.each[a]
+		b := r.each.each[crowd.HostOf(a)]
 		b.mu.Lock()
 		b.charge(clock(), 1000, 0) // a debt of a quarter of an hour
 		b.mu.Unlock()
@@ -256,14 +282,14 @@ func TestRatesThatChange(t *testing.T) {
 		if n := callsInASecond(clients); n < 7 || n > 17 { // each of the three may have a Call that is not paid for
 			t.Errorf("%d Calls in a second at 10", n)
 		}
-		if refs := r.each.each[a].refs; refs != len(clients) {
+		if refs := r.each.each[crowd.HostOf(a)].refs; refs != len(clients) {
 			t.Errorf("%d connections of %d are known", refs, len(clients))
 		}
 		for _, f := range clients {
 			f.left.set()
 			f.ledger.rates.leave(&f.ledger)
 		}
-		if refs := r.each.each[a].refs; refs != 0 {
+		if refs := r.each.each[crowd.HostOf(a)].refs; refs != 0 {
 			t.Errorf("%d connections are known, and none is there", refs)
 		}
 		r.replaced(nil)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/rdmabridge/rdmabridge/internal/crowd"
 	"github.com/rdmabridge/rdmabridge/metrics"
 )
 
@@ -32,7 +33,8 @@ type rates struct {
 	each *addressRates // nil for no limit
 }
 
-// addressRates are the limits of the addresses at one listener, or in one tenant.
+// addressRates are the limits of the addresses at one listener, or in one tenant. What counts as an address is a
+// crowd.Host, as everywhere: who has one address of an IPv6 /64 can have them all.
 type addressRates struct {
 	rate  Rate             // constant
 	kind  gateKind         // constant
@@ -40,7 +42,7 @@ type addressRates struct {
 	clock func() int64     // constant
 
 	mu   sync.Mutex // guards the rest; locked before the mutex of a bucket
-	each map[netip.Addr]*bucket
+	each map[crowd.Host]*bucket
 }
 
 // sweepBuckets is the number of buckets from which on addressRates looks for buckets that
@@ -85,7 +87,7 @@ func makeRates(x rateLimits, old *rates, clock func() int64) *rates {
 	case !x.each.limited():
 		r.each = nil
 	case r.each == nil || r.each.rate != x.each:
-		r.each = &addressRates{rate: x.each, kind: x.eachKind, waits: x.eachWaits, clock: clock, each: make(map[netip.Addr]*bucket)}
+		r.each = &addressRates{rate: x.each, kind: x.eachKind, waits: x.eachWaits, clock: clock, each: make(map[crowd.Host]*bucket)}
 	}
 	if old != nil && *r == *old {
 		return old
@@ -155,15 +157,16 @@ func (r *rates) release(list []*bucket) {
 
 // join returns the bucket of a and counts another connection.
 func (r *addressRates) join(a netip.Addr) *bucket {
+	h := crowd.HostOf(a)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	b := r.each[a]
+	b := r.each[h]
 	if b == nil {
 		if n := len(r.each); n >= sweepBuckets && n&(n-1) == 0 {
 			r.sweep()
 		}
 		b = newBucket(r.kind, r.rate, r.waits, r.clock)
-		r.each[a] = b
+		r.each[h] = b
 	}
 	b.refs++
 	return b
@@ -181,12 +184,12 @@ func (r *addressRates) leave(b *bucket) {
 // held.
 func (r *addressRates) sweep() {
 	now := r.clock()
-	for a, b := range r.each {
+	for h, b := range r.each {
 		b.mu.Lock()
 		idle := b.refs == 0 && b.due() <= now
 		b.mu.Unlock()
 		if idle {
-			delete(r.each, a)
+			delete(r.each, h)
 		}
 	}
 }

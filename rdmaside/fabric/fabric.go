@@ -290,7 +290,7 @@ type ListenOptions struct {
 	// start-up. A provider that sees connections before their request is there closes the
 	// oldest silent one of the host with the most of them for a newcomer.
 	MaxStarting int
-	// MaxStartingPerAddr bounds the connections of one address that have not completed
+	// MaxStartingPerAddr bounds the connections of one address, or IPv6 /64, that have not completed
 	// start-up, in the same way.
 	MaxStartingPerAddr int
 

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/crowd"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
@@ -36,8 +37,7 @@ type listener struct {
 	id       uint64 // 0 while its device is away
 	closed   bool
 	conns    int // connections that were passed to incoming and have not ended
-	starting map[netip.Addr]int
-	all      int // sum of starting
+	starting crowd.Counts
 }
 
 var (
@@ -61,7 +61,7 @@ func (p *Provider) Listen(addr string, o fabric.ListenOptions, incoming func(fab
 	if err != nil {
 		return nil, err
 	}
-	l := &listener{p: p, e: e, incoming: incoming, closedc: make(chan struct{}), opts: o, starting: make(map[netip.Addr]int)}
+	l := &listener{p: p, e: e, incoming: incoming, closedc: make(chan struct{}), opts: o}
 	if err := l.listen(at); err != nil {
 		p.release(e)
 		return nil, fmt.Errorf("ibverbs: listen at %v: %w", at, err)
@@ -222,15 +222,16 @@ func (l *listener) admit(peer netip.Addr) (reason string, err error) {
 		}
 	}
 	over := func(n, most int) bool { return most > 0 && n >= most }
+	host := crowd.HostOf(peer)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	switch {
 	case l.closed:
 		return refusedConnections, net.ErrClosed
-	case over(l.starting[peer], l.opts.MaxStartingPerAddr):
-		return refusedStartingAddr, fmt.Errorf("ibverbs: %w: %d connections starting from %v", fabric.ErrLimit, l.starting[peer], peer)
-	case over(l.all, l.opts.MaxStarting):
-		return refusedStarting, fmt.Errorf("ibverbs: %w: %d connections starting", fabric.ErrLimit, l.all)
+	case over(l.starting.Of(host), l.opts.MaxStartingPerAddr):
+		return refusedStartingAddr, fmt.Errorf("ibverbs: %w: %d connections starting from %v", fabric.ErrLimit, l.starting.Of(host), host.Addr())
+	case over(l.starting.All(), l.opts.MaxStarting):
+		return refusedStarting, fmt.Errorf("ibverbs: %w: %d connections starting", fabric.ErrLimit, l.starting.All())
 	}
 	if n := l.conns; over(n, l.opts.MaxConnections) {
 		l.mu.Unlock()
@@ -245,8 +246,7 @@ func (l *listener) admit(peer netip.Addr) (reason string, err error) {
 	}
 	l.p.hold(l.e) // for the connection; it succeeds, because request holds it too
 	l.conns++
-	l.all++
-	l.starting[peer]++
+	l.starting.Add(host)
 	return "", nil
 }
 
@@ -254,10 +254,7 @@ func (l *listener) admit(peer netip.Addr) (reason string, err error) {
 func (l *listener) started(peer netip.Addr) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.all--
-	if l.starting[peer]--; l.starting[peer] == 0 {
-		delete(l.starting, peer)
-	}
+	l.starting.Remove(crowd.HostOf(peer))
 }
 
 // ended counts a connection off. It may block.
