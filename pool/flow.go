@@ -90,9 +90,10 @@ type Flow struct {
 	// sent. Such a flow goes on with its turn when it has a Call again. It is set before the first
 	// Submit.
 	Ordered bool
-	// Only keeps the Calls of the flow on one seat as long as that has a connection: only.go.
-	// It is set while no Call of the flow is in the pool, and later by Pool.Unbind.
-	Only *Seat
+
+	// only keeps the Calls of the flow on one seat: only.go. Follow sets it while no Call of the
+	// flow waits, and Pool.Unbind at any time.
+	only *Seat
 
 	// Guarded by Pool.mu.
 	waiting    [2]fifo    // small Calls, and large ones

@@ -12,16 +12,16 @@ func TestOnlyEnds(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			d := &fakeDialer{grant: 1}
 			p, _ := newPool(t, Options{Connections: 2}, d)
-			f := &Flow{Only: p.seats[1]}
+			f := &Flow{}
 			end := func() {
-				f.Only = p.seats[1]
+				f.Follow(&Entry{Flow: f, credit: credit{seat: p.seats[1]}})
 				if e := sticky(t, p, f, 0); on(d, e) != 1 {
 					t.Fatalf("on seat %d, want the only one, 1", on(d, e))
 				}
 				if unbind {
 					p.Unbind(f)
 				}
-				f.Only = nil
+				f.Follow(nil)
 			}
 			end()
 			if e := sticky(t, p, f, 0); on(d, e) != 0 {
@@ -38,4 +38,15 @@ func TestOnlyEnds(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestOnlyOfOwnCalls: a flow follows only Calls of its own, and so never comes to a seat of another pool.
+func TestOnlyOfOwnCalls(t *testing.T) {
+	f, other := &Flow{}, &Flow{}
+	defer func() {
+		if recover() == nil || f.only != nil {
+			t.Error("a flow follows a Call of another one")
+		}
+	}()
+	f.Follow(&Entry{Flow: other, credit: credit{seat: &Seat{}}})
 }

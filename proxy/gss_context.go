@@ -24,7 +24,8 @@ import (
 // So the Calls of one context keep their order:
 //
 //   - They go to the pool one after the other, each when the one before has been sent. While one
-//     of them is outstanding, the next ones use the same connection (pool.Flow.Only).
+//     of them is outstanding, the next ones use the same connection (pool.Flow.Follow). Calls of a
+//     client that has a pin or a lane use that, and no other Call follows them.
 //   - On a TCP connection none of them goes before another that waits to be written.
 //   - No more than UpstreamOptions.GSSWindow of them are outstanding, and the sequence number of
 //     the next is less than GSSWindow above the number of the one that was sent first. After
@@ -88,17 +89,17 @@ type gssContext struct {
 
 	// Guarded by shard.mu.
 	key            uint64
-	flow           pool.Flow // where the Call that the pool has waits, unless its pool is a pin's
+	flow           pool.Flow // where the Call that was given to pool waits; Calls of pins and lanes have other flows
 	waiting, last  *call     // the first and the last that wait
 	entering       *call     // the Call that was given to its pool and has not been sent
 	oldest, newest *call     // the first and the last that are outstanding, in the order they were sent
 	outstanding    int
-	behind         int        // of outstanding, those that were queued behind longer ones
-	seat           *pool.Seat // of the newest
-	arrived        uint64     // counts the Calls
-	live           bool       // the context is in shard.all
-	pumping        bool       // a goroutine is in pump
-	timer          bool       // a timer will call pump
+	followed       int    // of outstanding, those of flow, which the next Call of flow follows
+	behind         int    // of outstanding, those that were queued behind longer ones
+	arrived        uint64 // counts the Calls
+	live           bool   // the context is in shard.all
+	pumping        bool   // a goroutine is in pump
+	timer          bool   // a timer will call pump
 }
 
 // A gssCall is a call's place in its context. The lock of the shard guards it, apart from context
@@ -147,7 +148,7 @@ func (t *gssContexts) enter(c *call) *gssContext {
 		// Where the upstream is on TCP, the server's duplicate request cache looks at the port.
 		x.flow.Weight, x.flow.Sticky, x.flow.Hash = g.weight, !t.u.isRDMA, addressHash(g.addr())
 	}
-	if !c.queue.stays() {
+	if c.queue.pool == x.pool {
 		c.entry.Flow = &x.flow
 	}
 	c.setState(callHeld)
@@ -179,7 +180,7 @@ func (s *gssShard) add(t *gssContexts, key uint64, p *pool.Pool, h *pool.Host) *
 	if x == nil || x.pool != p || x.flow.Host != h { // a flow belongs to one pool and one host
 		x = &gssContext{set: t, shard: s, pool: p, flow: pool.Flow{Host: h, Ordered: true}}
 	}
-	x.key, x.live, x.arrived, x.seat = key, true, 0, nil
+	x.key, x.live, x.arrived = key, true, 0
 	if s.all == nil {
 		s.all = make(map[uint64]*gssContext)
 	}
@@ -262,9 +263,8 @@ func (x *gssContext) take() *call {
 	}
 	c.unlink(&x.waiting, &x.last)
 	x.entering = c
-	x.flow.Only = nil
-	if x.outstanding > 0 {
-		x.flow.Only = x.seat
+	if x.followed == 0 {
+		x.flow.Follow(nil)
 	}
 	return c
 }
@@ -342,7 +342,10 @@ func (x *gssContext) sent(c *call, here int) {
 	x.shard.mu.Lock()
 	if x.entering == c {
 		x.entering = nil
-		x.seat = c.entry.Seat()
+		if x.has(c) {
+			x.flow.Follow(&c.entry)
+			x.followed++
+		}
 		c.gss.at, c.gss.isSent = x.set.u.p.engine.Now(), true
 		c.link(x.newest, &x.oldest, &x.newest)
 		x.outstanding++
@@ -371,17 +374,23 @@ func (x *gssContext) again(c *call, here int) bool {
 	return true
 }
 
+// has reports whether c waits in the flow of x, and not in that of a pin or a lane.
+func (x *gssContext) has(c *call) bool { return c.entry.Flow == &x.flow }
+
 // unbind lets the Call that was given to its pool use any connection, if no other is outstanding any
 // more for whose connection it waits. If it reports true, the caller has to call Kick of the pool
 // without the lock. x.shard.mu is held.
 func (x *gssContext) unbind() (moved bool) {
-	return x.outstanding == 0 && x.entering != nil && !x.entering.queue.stays() && x.pool.Unbind(&x.flow)
+	return x.followed == 0 && x.entering != nil && x.has(x.entering) && x.pool.Unbind(&x.flow)
 }
 
 // drop takes c, which was sent, from those that are outstanding. x.shard.mu is held.
 func (x *gssContext) drop(c *call) {
 	c.unlink(&x.oldest, &x.newest)
 	x.outstanding--
+	if x.has(c) {
+		x.followed--
+	}
 	if c.gss.isBehind {
 		x.behind--
 	}
@@ -428,7 +437,7 @@ func (t *gssContexts) forget(f *front) {
 			}
 			c = next
 		}
-		if c := x.entering; c != nil && c.owner.front == f && !c.queue.stays() {
+		if c := x.entering; c != nil && c.owner.front == f && x.has(c) {
 			entering = append(entering, x)
 		}
 	}

@@ -233,3 +233,57 @@ func TestLanePrivateFirst(t *testing.T) {
 		}
 	})
 }
+
+// TestLaneGSSAndShared: a host uses one GSS context on two connections, of which one is on a lane. While the lane has a
+// Call of the context outstanding, those of the other connection stay on the shared connection that is theirs.
+func TestLaneGSSAndShared(t *testing.T) {
+	const hosts = 8
+	var mu sync.Mutex
+	var held []func()
+	from := make(map[uint32]string) // XIDs of GETATTRs to the connections that they came on
+	x := newLaneBench(t, false, proxytest.Behaviour{InterceptTCP: func(c *oncrpc.Call, on *proxytest.TCPConn) ([]byte, bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		if c.Version == 3 {
+			from[c.XID] = on.RemoteAddr().String()
+			return nil, false
+		}
+		reply := proxytest.Expected(c.Message)
+		held = append(held, func() { on.Send(reply) })
+		return nil, true
+	}}, func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) { u.Connections = 4 })
+	used := make(map[string]bool)
+	for host := byte(1); host <= hosts; host++ {
+		shared, lane := x.from(host), x.from(host)
+		context, xid := fmt.Sprint("context ", host), uint32(host)<<8
+		call := func(n uint32) string {
+			t.Helper()
+			if _, err := shared.Call(proxytest.GSSCallOf(context, proxytest.GetattrCall(xid+n), n, 1)); err != nil {
+				t.Fatal(err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			return from[xid+n]
+		}
+		alone := call(1)
+		before := func() int { mu.Lock(); defer mu.Unlock(); return len(held) }()
+		reply, err := lane.Go(proxytest.GSSCallOf(context, proxytest.SequenceCall(xid+2), 2, 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.Eventually("the lane's Call is at the server", func() bool { mu.Lock(); defer mu.Unlock(); return len(held) > before })
+		if with := call(3); with != alone {
+			t.Errorf("host %d: while its lane has a Call, another came on %s, before on %s", host, with, alone)
+		}
+		used[alone] = true
+		mu.Lock()
+		held[len(held)-1]()
+		mu.Unlock()
+		if _, ok := <-reply; !ok {
+			t.Errorf("host %d: the lane's Call has no Reply", host)
+		}
+	}
+	if len(used) < 2 {
+		t.Errorf("the shared connections that the hosts used: %v", used)
+	}
+}
