@@ -14,6 +14,9 @@ const (
 	gates
 )
 
+// tenantGates are the gates of a tenant and of its addresses, a bit for each.
+const tenantGates = 1<<gates - 1<<gateTenantAddressRate
+
 // A gate holds clients that wait. The bridge does not read from them meanwhile. Hosts take turns, and
 // the clients of one host leave in the order they came. The owner of a gate locks it.
 type gate struct {
@@ -32,7 +35,8 @@ type gateLine struct {
 
 // A ticket is a client's place at a gate. It belongs to the gate while the client's
 // ledger has the gate in shut. The gate posts it to the client's loop to admit the
-// client.
+// client. The tickets of tenants' gates are the membership's, so that a client which
+// has another tenant waits at the gates of the old one no more.
 type ticket struct {
 	client waitingClient
 	kind   gateKind
@@ -40,7 +44,21 @@ type ticket struct {
 	since  int64 // when the client began to wait; only admission uses it, like round
 	round  int   // the round of admission in which the client was counted among those to come; 0 for none
 	next   *ticket
-	other  *ticket // another one of the same client, in ledger.tickets
+	other  *ticket // the next of tickets
+}
+
+// tickets are those of one waitingClient, each of which is made when the client first waits at such a gate.
+type tickets struct{ first *ticket }
+
+// of returns the ticket of c, whose tickets these are, for gates of kind k.
+func (l *tickets) of(k gateKind, c waitingClient) *ticket {
+	for t := l.first; t != nil; t = t.other {
+		if t.kind == k {
+			return t
+		}
+	}
+	l.first = &ticket{client: c, kind: k, other: l.first}
+	return l.first
 }
 
 // A waitingClient is a client as gates see it.
@@ -169,16 +187,10 @@ func runAll(t *ticket) {
 
 // ticket returns the client's ticket for gates of kind k.
 func (g *ledger) ticket(k gateKind) *ticket {
-	if k >= gateTenantAddress {
-		return g.member.ticket(k)
+	if 1<<k&tenantGates != 0 {
+		return g.member.tickets.of(k, g.member)
 	}
-	for t := g.tickets; t != nil; t = t.other {
-		if t.kind == k {
-			return t
-		}
-	}
-	g.tickets = &ticket{client: g.front, kind: k, other: g.tickets}
-	return g.tickets
+	return g.tickets.of(k, g.front)
 }
 
 // waitAt makes the client wait at the gate at, which is of kind k. It returns false if the

@@ -53,8 +53,8 @@ func (f *fakeWaiter) n() int {
 }
 
 func (f *fakeWaiter) open() {
-	for k := range gateTenantAddress { // the other gates are those of members
-		f.ledger.tickets = &ticket{client: f, kind: k, other: f.ledger.tickets}
+	for k := range gateTenantAddressRate { // the other gates are those of members
+		f.ledger.tickets.of(k, f)
 	}
 }
 
@@ -535,9 +535,9 @@ func TestGateIsFair(t *testing.T) {
 		for j := range n {
 			f := &fakeWaiter{}
 			f.open()
-			number[f.ledger.tickets] = fmt.Sprint(i, ".", j)
-			f.ledger.tickets.since = int64(j)
-			g.put(f.ledger.tickets, hosts[i])
+			number[f.ledger.tickets.first] = fmt.Sprint(i, ".", j)
+			f.ledger.tickets.first.since = int64(j)
+			g.put(f.ledger.tickets.first, hosts[i])
 		}
 	}
 	names := func(t *ticket) (s []string) {

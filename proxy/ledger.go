@@ -30,7 +30,7 @@ type ledger struct {
 	// Where the client waits.
 	shut    uint16      // the gates where the client waits, a bit for each gateKind
 	ordered int32       // Calls under RPCSEC_GSS that keep their order: gss_context.go
-	tickets *ticket     // those of the client that are not in its membership, linked by other; each is made when the client first waits at such a gate
+	tickets tickets     // for gates that are not those of a tenant
 	waited  *admission  // the admission that may count the client among those to come; nil for none
 	rates   *rates      // of the listener; nil for none
 	buckets []*bucket   // of rates, those that limit this client

@@ -13,9 +13,9 @@ type membership struct {
 	rates   *rates    // of the tenant; nil for none
 	buckets []*bucket // of rates, those that limit this client
 
-	turns   uint16    // the quotas that have admitted the client and whose turn it has not used yet, a bit for each gateKind
-	tickets [2]ticket // for the gates of the quotas: of the address, and of the tenant
-	kept    *call     // a Call of a TCP client that was read and waits at a gate; nil for none
+	turns   uint16  // the quotas that have admitted the client and whose turn it has not used yet, a bit for each gateKind
+	tickets tickets // for the gates of the tenant
+	kept    *call   // a Call of a TCP client that was read and waits at a gate; nil for none
 
 	// What the client has in the quotas.
 	calls   int
@@ -26,7 +26,6 @@ type membership struct {
 // newMembership makes a membership of f in t, where a is its address. It has nothing under way yet.
 func newMembership(f *front, t *tenant, a *tenantAddress) *membership {
 	m := &membership{f: f, tenant: t, address: a}
-	m.tickets = [2]ticket{{client: m, kind: gateTenantAddress}, {client: m, kind: gateTenant}}
 	m.followRates()
 	return m
 }
@@ -76,7 +75,7 @@ func (g *ledger) move(t *tenant, a *tenantAddress) {
 		}
 		old.leave()
 		old.serve()
-		g.shut &^= 1<<gateTenant | 1<<gateTenantAddress // it does not wait at the old gates any more
+		g.shut &^= tenantGates // it does not wait at the old gates any more
 	}
 	m.charge(m.calls, m.octets)
 	for k, size := range m.partial {
@@ -168,9 +167,6 @@ func (t *tenant) weightOf(other int) int {
 	return other
 }
 
-// ticket returns the client's ticket for the quota of kind k.
-func (m *membership) ticket(k gateKind) *ticket { return &m.tickets[k-gateTenantAddress] }
-
 // gone is part of waitingClient.
 func (m *membership) gone() bool { return m.left.get() || m.f.gone() }
 
@@ -180,9 +176,12 @@ func (m *membership) runOnLoop(t *ticket) { m.f.runOnLoop(t) }
 // close is part of waitingClient.
 func (m *membership) close(reason error) { m.f.close(reason) }
 
-// readOn is part of waitingClient. A client that has ended passes its turn on.
+// readOn is part of waitingClient. A client that has ended, or has another tenant, passes its turn on. Rates have no
+// turns: their buckets admit others at the next tick.
 func (m *membership) readOn(k gateKind) {
-	m.turns |= 1 << k
+	if k == gateTenantAddress || k == gateTenant {
+		m.turns |= 1 << k
+	}
 	if m.gone() {
 		m.giveTurns()
 		return

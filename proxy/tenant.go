@@ -337,6 +337,7 @@ func (p *Proxy) SetTenants(all []TenantOptions) error {
 	}
 	for _, t := range old {
 		if !slices.Contains(next, t) {
+			t.rates.Load().replaced(nil) // its gates forget the clients that have left it
 			p.metrics.Forget("tenant", t.name)
 		}
 	}
