@@ -11,6 +11,10 @@ type tcpMemory tcpClient
 
 // Lease is part of tcpframe.Memory.
 func (s *tcpMemory) Lease(n int) (tcpframe.Buffer, error) {
+	// A probe is shorter: this is the beginning of another Call, whose memory counts for the tenant.
+	if s.tenantOpen && n > tinyBlock && !s.enrollLate() {
+		return nil, regmem.ErrBudget // the connection waits until it is closed
+	}
 	l, err := s.loop.memory.lease(&s.front, n)
 	if err != nil {
 		return nil, err

@@ -53,6 +53,10 @@ func (s *tcpClient) Record(_ *tcpframe.Conn, b tcpframe.Buffer) {
 	c := s.newCall()
 	c.rdma.Message, c.buf, c.shares = m, b, true
 	c.held.host, c.held.octets = s.ledger.host, counted
+	if s.tenantOpen && !mayStartTLS(m) && !s.enrollLate() {
+		s.settle(c)
+		return
+	}
 	if t := s.ledger.member; t != nil && !t.enter() {
 		t.kept = c
 		s.admit()

@@ -51,6 +51,12 @@ func (f *front) answerProbe(c *call, t *ListenerTLS) {
 	}
 }
 
+// mayStartTLS reports whether m is a probe that TLS may follow. It says nothing of whether the listener has TLS.
+func mayStartTLS(m []byte) bool {
+	var h oncrpc.Call
+	return oncrpc.ParseCall(m, &h) == nil && h.TLSProbe() && h.Procedure == 0 && h.EmptyAuth()
+}
+
 // refusePlain refuses c, which came without TLS to a listener that requires it.
 func (f *front) refusePlain(c *call) {
 	l := f.listener
@@ -88,7 +94,7 @@ func (s *tcpClient) Secured(c *tcpframe.Conn, cs *tls.ConnectionState) {
 			return
 		}
 	}
-	s.enrollSecured()
+	s.enrollLate()
 	s.listener.log.Debug().Str("event", "client_secured").Stringer("peer", s.peer).Str("identity", s.identity.Name()).Bool("resumed", cs.DidResume).
 		Msg("client connection has TLS")
 }

@@ -38,10 +38,11 @@ type front struct {
 	began    bool         // a Call has come; for RDMA clients only
 	ended    flag         // the connection has ended, or ends in this pass; set on the loop, read anywhere
 
-	secured  bool              // the connection has TLS
-	plain    bool              // a Call other than NULL went to an upstream without TLS
-	startTLS *tcpframe.TLS     // what the probe that the loop is just answering starts; nil for none
-	identity *tlsconf.Identity // who the client's certificate says it is; nil without TLS or a certificate
+	secured    bool              // the connection has TLS
+	plain      bool              // a Call other than NULL went to an upstream without TLS
+	tenantOpen bool              // the client has no tenant yet, because its certificate may decide: tenant.go
+	startTLS   *tcpframe.TLS     // what the probe that the loop is just answering starts; nil for none
+	identity   *tlsconf.Identity // who the client's certificate says it is; nil without TLS or a certificate
 
 	place crowd.Member[*front] // in listener.clients
 }
@@ -102,12 +103,13 @@ func (f *front) open(s client, l *listener, on *eventLoop, peer netip.AddrPort) 
 	f.enroll()
 }
 
-// enroll makes the client a member of its tenant. A connection that the tenant may not have is closed, and
-// no Call of it begins.
+// enroll makes the client a member of its tenant, unless that is open. A connection that the tenant may not have is
+// closed, and no Call of it begins.
 func (f *front) enroll() {
 	g, l := &f.ledger, f.listener
+	f.tenantOpen = l.tenantOpen(g.addr())
 	t := l.p.tenantOf(g.addr(), nil)
-	if t == nil {
+	if t == nil || f.tenantOpen {
 		return
 	}
 	a, why, err := t.join(g.addr(), false)
@@ -145,13 +147,14 @@ func (f *front) end(err error) {
 	}
 }
 
-// enrollSecured makes a client that has started TLS a member of the tenant that its certificate makes it belong
-// to. A connection that this tenant may not have is closed.
-func (f *front) enrollSecured() {
+// enrollLate makes a client whose tenant was open, or that has started TLS, a member of the tenant that it belongs to. It
+// reports false if this tenant may not have the connection, which is closed then.
+func (f *front) enrollLate() bool {
 	g, l := &f.ledger, f.listener
+	f.tenantOpen = false
 	t := l.p.tenantOf(g.addr(), f.identity)
 	if t == nil || f.draining || g.member != nil && g.member.tenant == t {
-		return
+		return true
 	}
 	why, err := t.admission(g.addr(), f.loop.Now())
 	var a *tenantAddress
@@ -163,10 +166,11 @@ func (f *front) enrollSecured() {
 		f.draining = true
 		f.client.admit()
 		f.close(err)
-		return
+		return false
 	}
 	g.move(t, a)
 	g.follow()
+	return true
 }
 
 // newCall returns a call for a message that the client has just sent.

@@ -127,6 +127,13 @@ func (l *listener) weight(a netip.Addr) int {
 	return l.p.tenantOf(a, nil).weightOf(l.settings().weight(a))
 }
 
+// tenantOpen reports whether the tenant of a client at a is not known before the client has TLS, because its
+// certificate may decide. Any goroutine.
+func (l *listener) tenantOpen(a netip.Addr) bool {
+	t := l.settings().opts.TLS
+	return t != nil && t.Server.AsksClients() && l.p.tenantOpen(a)
+}
+
 // settings returns the settings in force. Any goroutine.
 func (l *listener) settings() *listenerSettings { return l.current.Load() }
 

@@ -46,6 +46,11 @@ func (m *membership) followRates() {
 // followTenant makes the client a member of the tenant that has it now.
 func (g *ledger) followTenant() {
 	f := g.front
+	if f.tenantOpen {
+		if f.tenantOpen = f.listener.tenantOpen(g.addr()); f.tenantOpen {
+			return
+		}
+	}
 	t := f.listener.p.tenantOf(g.addr(), f.identity)
 	old := g.member
 	switch {

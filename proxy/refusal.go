@@ -101,7 +101,7 @@ func (l *listener) admission(peer netip.Addr) (tenant *tenant, why tenantRefusal
 	case arrivalOverOfHost:
 		return nil, 0, refusedAddressRate, fmt.Errorf("%w: more than %d a second from this address", errRate, o.ClientConnectionsRate)
 	}
-	if t := l.p.tenantOf(peer, nil); t != nil {
+	if t := l.p.tenantOf(peer, nil); t != nil && !l.tenantOpen(peer) {
 		if why, err := t.admission(peer, now); err != nil {
 			return t, why, refusedTenant[why], err
 		}

@@ -23,8 +23,9 @@ import (
 //
 // A connection is looked at twice. When it has been accepted, admission checks the limits without counting,
 // so that a storm costs nothing more than accept and close. When its loop has it, front.enroll counts it, or
-// closes it. A client that starts TLS may belong to another tenant from then on, because of its certificate. It
-// is a new connection there, and refused like one: front.enrollSecured.
+// closes it. Where the certificate of a client may decide, its tenant is open at first: it belongs to none until it has
+// TLS, or has sent something else than the question for TLS. Then it is a new connection of its tenant, and refused
+// like one: front.enrollLate. So nobody waits, before the certificate is seen, because of a tenant that others belong to.
 //
 // What a client has under way is counted on its own loop, in its membership, and added to two quotas: that of
 // the tenant and that of the address. A client without a tenant has no membership, and costs one look at a
@@ -290,6 +291,20 @@ func (p *Proxy) tenantOf(a netip.Addr, who *tlsconf.Identity) *tenant {
 		}
 	}
 	return nil
+}
+
+// tenantOpen reports whether a certificate may still make a client at a a member of a tenant, or of another than its
+// address does.
+func (p *Proxy) tenantOpen(a netip.Addr) bool {
+	for _, t := range p.tenantList() {
+		switch o := t.current.Load(); {
+		case o.has(a, nil):
+			return false
+		case len(o.Names) > 0:
+			return true
+		}
+	}
+	return false
 }
 
 // checkTenants reports every setting that cannot work.

@@ -125,6 +125,9 @@ func (s *Server) load(c content) (*serverState, error) {
 // TLS returns the configuration for the next connection.
 func (s *Server) TLS() *tcpframe.TLS { return s.current.Load().tls }
 
+// AsksClients reports whether clients are asked for a certificate.
+func (s *Server) AsksClients() bool { return s.opts.Client != ClientNone }
+
 // Warnings says what is wrong with the files in force, although they can be used.
 func (s *Server) Warnings() []string { return s.current.Load().warnings }
 
