@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -128,17 +129,36 @@ func (a *admission) came(g *ledger) {
 			delete(a.comingOf, t.host)
 		}
 	}
-	t.round, g.waited = 0, nil
+	t.round = 0
+	if g.shut&(1<<gateSlowStart) == 0 {
+		g.waited = nil
+	}
 }
 
-// gone gives the place of a client whose connection has ended to another client. On the client's
-// loop.
+// gone gives the place of a client whose connection has ended, or has other upstreams, to another client. On the
+// client's loop.
 func (a *admission) gone(g *ledger) {
 	a.mu.Lock()
 	a.came(g)
 	next := a.next()
 	a.mu.Unlock()
 	runAll(next)
+}
+
+// followSlowStart has a client leave the slow start for which it waits, or where it is counted among those to come, if
+// that is of none of us: the upstreams of its listener are others now.
+func (g *ledger) followSlowStart(us []*upstream) {
+	a := g.waited
+	if slices.ContainsFunc(us, func(u *upstream) bool { return u.admission == a }) {
+		return
+	}
+	a.gone(g)
+	g.waited = nil
+	if g.shut&(1<<gateSlowStart) != 0 {
+		g.tickets.leave(gateSlowStart)
+		g.shut &^= 1 << gateSlowStart
+		g.front.client.admit()
+	}
 }
 
 // arrive makes a client wait if there is no room for its first Call, which waits to be read.

@@ -40,6 +40,7 @@ type gateLine struct {
 type ticket struct {
 	client waitingClient
 	kind   gateKind
+	left   flag  // the client does not wait at the gate any more; set on its loop
 	host   *host // the client's, while it waits and as long as round counts it
 	since  int64 // when the client began to wait; only admission uses it, like round
 	round  int   // the round of admission in which the client was counted among those to come; 0 for none
@@ -61,6 +62,17 @@ func (l *tickets) of(k gateKind, c waitingClient) *ticket {
 	return l.first
 }
 
+// leave makes the ticket for gates of kind k void. The client gets another one when it waits again.
+func (l *tickets) leave(k gateKind) {
+	for at := &l.first; *at != nil; at = &(*at).other {
+		if t := *at; t.kind == k {
+			t.left.set()
+			*at = t.other
+			return
+		}
+	}
+}
+
 // A waitingClient is a client as gates see it.
 type waitingClient interface {
 	// gone reports whether the connection has ended. Any goroutine.
@@ -75,7 +87,14 @@ type waitingClient interface {
 }
 
 // Run admits the client, on its loop. loop.Task.
-func (t *ticket) Run() { t.client.readOn(t.kind) }
+func (t *ticket) Run() {
+	if !t.left.get() {
+		t.client.readOn(t.kind)
+	}
+}
+
+// void reports whether the gate forgets t, because the client has ended or waits there no more. Any goroutine.
+func (t *ticket) void() bool { return t.left.get() || t.client.gone() }
 
 // put adds t, a client of h.
 func (g *gate) put(t *ticket, h *host) {
@@ -114,14 +133,14 @@ func (g *gate) queue(l *gateLine) {
 }
 
 // take removes and returns the client whose turn it is among those of the hosts that may pass, or nil
-// if there is none. It forgets clients that are gone.
+// if there is none. It forgets tickets that are void.
 func (g *gate) take(may func(*host) bool) *ticket {
 	for lines := len(g.of); lines > 0; lines-- {
 		l := g.first
 		if g.first = l.next; g.first == nil {
 			g.last = nil
 		}
-		for l.first != nil && l.first.client.gone() {
+		for l.first != nil && l.first.void() {
 			g.pop(l)
 		}
 		var t *ticket

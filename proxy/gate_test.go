@@ -478,6 +478,69 @@ func TestSlowStartPlaces(t *testing.T) {
 	}
 }
 
+// An admittedClient is a client that only counts how often it may go on.
+type admittedClient struct {
+	client
+	n int
+}
+
+func (c *admittedClient) admit() { c.n++ }
+
+// TestSlowStartOfAnotherUpstream: clients whose listener has other upstreams wait for the slow start of the old one no
+// more, and leave their places there to others.
+func TestSlowStartOfAnotherUpstream(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := testAdmission()
+		old, other := &upstream{admission: a}, &upstream{admission: testAdmission()}
+		client := func() (*fakeWaiter, *admittedClient) {
+			s := &admittedClient{}
+			f := &fakeWaiter{send: func(f *fakeWaiter) { a.enter(otherCall(), &f.ledger); f.idle = true }}
+			f.open()
+			f.ledger.host, f.ledger.front = &host{}, &front{client: s}
+			a.arrive(&f.ledger)
+			return f, s
+		}
+		coming, _ := client()
+		var waiting []*fakeWaiter
+		for coming := 1; coming < 16; coming++ {
+			f, _ := client()
+			f.run()
+		}
+		moves, admitted := client()
+		for range 3 {
+			f, _ := client()
+			waiting = append(waiting, f)
+		}
+		if coming.ledger.shut != 0 || moves.ledger.shut == 0 {
+			t.Fatal("the slow start has other room than the test wants")
+		}
+		moves.ledger.followSlowStart([]*upstream{other, old})
+		if moves.ledger.shut == 0 || admitted.n != 0 {
+			t.Error("a client whose upstream stays goes on")
+		}
+		moves.ledger.followSlowStart([]*upstream{other})
+		if moves.ledger.shut != 0 || admitted.n != 1 {
+			t.Error("a client whose upstream is another one waits")
+		}
+		if !moves.ledger.waitAt(gateSlowStart, &other.admission.gate) { // its old ticket is still at the old gate
+			t.Error("it cannot wait for the other upstream")
+		}
+		coming.ledger.followSlowStart(nil)
+		synctest.Wait()
+		n := 0
+		for _, f := range waiting {
+			n += f.n()
+		}
+		if n != 1 || moves.ledger.shut == 0 {
+			t.Errorf("%d clients have the place of one that has left, and the one at the other gate goes on: %v", n, moves.ledger.shut == 0)
+		}
+		for _, f := range append(waiting, moves, coming) {
+			f.left.set()
+		}
+		time.Sleep(time.Minute) // the timers end
+	})
+}
+
 // TestSlowStartOfHosts: while one host with many connections keeps sending Calls that are not answered,
 // the Calls of another are read at once.
 func TestSlowStartOfHosts(t *testing.T) {

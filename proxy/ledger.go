@@ -31,7 +31,7 @@ type ledger struct {
 	shut    uint16      // the gates where the client waits, a bit for each gateKind
 	ordered int32       // Calls under RPCSEC_GSS that keep their order: gss_context.go
 	tickets tickets     // for gates that are not those of a tenant
-	waited  *admission  // the admission that may count the client among those to come; nil for none
+	waited  *admission  // the admission where the client waits, or that may count it among those to come; nil for none
 	rates   *rates      // of the listener; nil for none
 	buckets []*bucket   // of rates, those that limit this client
 	member  *membership // nil for a client that was never in a tenant
@@ -110,7 +110,7 @@ func (g *ledger) close() {
 }
 
 // follow applies the listener's settings in force to the client, and the tenants: its weight, its rate
-// limits, and whether it may have pinned connections. Debts to a rate limit that has changed
+// limits, for which slow start it waits, and whether it may have pinned connections. Debts to a rate limit that has changed
 // are forgotten; rates.replaced admits a client that waits for such a limit. NFS clients stay
 // for months, so follow forgets the queues at upstreams that have ended, in which no Call is
 // left.
@@ -133,6 +133,9 @@ func (g *ledger) follow() {
 	if s.rates != g.rates {
 		g.rates.leave(g)
 		s.rates.join(g.addr(), g)
+	}
+	if g.waited != nil {
+		g.followSlowStart(s.upstreams())
 	}
 }
 
