@@ -79,6 +79,43 @@ func TestLineGoesOn(t *testing.T) {
 	}
 }
 
+// TestLineIsLeft: a connection that has another tenant is called at once, however many wait before it in the line of
+// the old one, and they stay.
+func TestLineIsLeft(t *testing.T) {
+	const waiting = 3 * mostLined
+	m := metrics.New()
+	tenant := &tenant{addresses: make(map[crowd.Host]*tenantAddress)}
+	tenant.waits[limitMemory] = m.Counter(metrics.TenantWaits, "a", "memory")
+	tenant.quota.most = &tenant.total
+	tenant.total.memory.Store(128 << 10)
+	at := &tenantAddress{quota: quota{most: &tenant.each}}
+	full := &membership{f: &front{}, tenant: tenant, address: at}
+	full.arriving(64 << 10)
+	var called []int
+	var in [waiting]*membership
+	for i := range in {
+		in[i] = &membership{f: &front{}, tenant: tenant, address: at}
+		tenant.wait(in[i], 64<<10, func() { called = append(called, i) })
+	}
+	last := -1
+	for i := range waiting { // the line has turned since
+		if tenant.line[waiting-1].m == in[i] {
+			last = i
+		}
+	}
+	in[last].leave()
+	if !slices.Equal(called, []int{last}) {
+		t.Errorf("called %v, want %d, which has left", called, last)
+	}
+	if n := tenant.lined.Load(); n != waiting-1 || len(tenant.line) != waiting-1 {
+		t.Errorf("%d connections are in line, want %d", n, waiting-1)
+	}
+	full.arrived(64 << 10)
+	if len(called) != 2 {
+		t.Errorf("called %v when there is memory, want one more", called)
+	}
+}
+
 // TestMembershipAllocates: to count a Call of a tenant costs no allocation.
 func TestMembershipAllocates(t *testing.T) {
 	tenant := &tenant{}

@@ -95,7 +95,7 @@ func (m *membership) leave() {
 	m.rates.release(m.buckets)
 	m.rates, m.buckets = nil, nil
 	if m.tenant != nil {
-		m.tenant.leave(m.address)
+		m.tenant.leave(m)
 	}
 	m.giveTurns()
 	if m.tenant != nil {

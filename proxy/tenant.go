@@ -203,13 +203,26 @@ func (t *tenant) join(a netip.Addr, stays bool) (at *tenantAddress, why tenantRe
 	return at, 0, nil
 }
 
-// leave undoes join.
-func (t *tenant) leave(a *tenantAddress) {
+// leave undoes join for m. It takes m out of the line, and calls it.
+func (t *tenant) leave(m *membership) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
 	t.clients--
-	a.clients--
-	t.forget(a)
+	m.address.clients--
+	t.forget(m.address)
+	var calls []func()
+	if len(t.line) > 0 {
+		t.line = slices.DeleteFunc(t.line, func(w lineWait) bool {
+			if w.m == m {
+				calls = append(calls, w.call)
+			}
+			return w.m == m
+		})
+		t.lined.Store(int32(len(t.line)))
+	}
+	t.mu.Unlock()
+	for _, call := range calls {
+		call()
+	}
 }
 
 // forget removes an address without connections, Calls and memory: an address that connects again must find
@@ -234,7 +247,7 @@ type lineWait struct {
 // mostLined is how many connections that still do not fit serveLine looks at in a row.
 const mostLined = 16
 
-// wait calls call once, when m may have a block for n octets, or when its connection has ended.
+// wait calls call once, when m may have a block for n octets, or has left the tenant.
 func (t *tenant) wait(m *membership, n int, call func()) {
 	t.waits[limitMemory].Inc()
 	t.mu.Lock()
@@ -244,8 +257,8 @@ func (t *tenant) wait(m *membership, n int, call func()) {
 	t.serveLine() // memory may have been released since
 }
 
-// serveLine calls the first connection in line that may have its block, and forgets those that have ended.
-// Those that may not have theirs, because their address may not, go to the end of the line.
+// serveLine calls the first connection in line that may have its block. Those that may not have theirs, because their
+// address may not, go to the end of the line.
 func (t *tenant) serveLine() {
 	if t.lined.Load() == 0 {
 		return
@@ -256,15 +269,12 @@ func (t *tenant) serveLine() {
 		w := t.line[0]
 		t.line[0] = lineWait{}
 		t.line = t.line[1:]
-		gone := w.m.gone()
-		if !gone && !w.m.fits(w.size) {
+		if !w.m.fits(w.size) {
 			t.line = append(t.line, w)
 			continue
 		}
 		calls = append(calls, w.call)
-		if !gone {
-			break // it may take all that there is; when it has, or has ended, serveLine is called again
-		}
+		break // it may take all that there is; when it has, or has ended, serveLine is called again
 	}
 	t.lined.Store(int32(len(t.line)))
 	t.mu.Unlock()
