@@ -656,3 +656,41 @@ func TestFollowForgetsQueues(t *testing.T) {
 		t.Errorf("%d queues are left", len(g.queues))
 	}
 }
+
+// TestFollowReweighs: when the weight of a client changes, its host gives way by the new one, at listeners and where
+// connections are pinned.
+func TestFollowReweighs(t *testing.T) {
+	l := &listener{p: &Proxy{}}
+	u := &upstream{}
+	weights := func(w int) {
+		l.current.Store(&listenerSettings{opts: ListenerOptions{Weights: []Weight{{Clients: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}, Weight: w}}}})
+	}
+	weights(8)
+	host, pins := &host{}, &pinHost{quota: pool.NewQuota(1).Host()}
+	var all []*pin
+	for range 4 {
+		f := &front{listener: l, peer: netip.MustParseAddrPort("192.0.2.1:1")}
+		f.ledger.front, f.ledger.weight, f.place.Value = f, 8, f
+		l.clients.Add(&f.place, f.ledger.addr(), 8)
+		p := &pin{u: u, front: f, host: host}
+		u.pins.add(p, pins)
+		all = append(all, p)
+	}
+	other := netip.MustParseAddr("198.51.100.1")
+	yields := func() [2]bool {
+		_, a := l.clients.Yields(other, 1)
+		_, b := u.pins.all.Yields(other, 1)
+		return [2]bool{a, b}
+	}
+	if got := yields(); got != [2]bool{} {
+		t.Errorf("a host with weight 8 gives way with 4 connections: %v", got)
+	}
+	weights(1)
+	for _, p := range all {
+		p.front.ledger.follow()
+		p.reweigh(p.front.ledger.weight) // as its queue does
+	}
+	if got := yields(); got != [2]bool{true, true} {
+		t.Errorf("a host whose weight is 1 now gives way with 4 connections: %v", got)
+	}
+}

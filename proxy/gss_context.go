@@ -147,6 +147,8 @@ func (t *gssContexts) enter(c *call) *gssContext {
 		x = s.add(t, key, p, t.u.p.hosts.at(g.host, p))
 		// Where the upstream is on TCP, the server's duplicate request cache looks at the port.
 		x.flow.Weight, x.flow.Sticky, x.flow.Hash = g.weight, !t.u.isRDMA, addressHash(g.addr())
+	} else if x.flow.Weight != g.weight { // it has changed since
+		x.pool.Reweigh(&x.flow, g.weight)
 	}
 	if c.queue.pool == x.pool {
 		c.entry.Flow = &x.flow

@@ -120,6 +120,7 @@ func (g *ledger) follow() {
 	g.followTenant()
 	if w := g.weigh(s); w != g.weight {
 		g.weight = w
+		l.reweigh(g.front)
 		for _, q := range g.queues {
 			q.reweigh(w)
 		}

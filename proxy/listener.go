@@ -299,6 +299,13 @@ func (l *listener) leave(f *front) {
 	l.clients.Remove(&f.place)
 }
 
+// reweigh makes the weight of f that of its host where clients give way to others.
+func (l *listener) reweigh(f *front) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.clients.Reweigh(&f.place, f.ledger.weight)
+}
+
 // snapshot lists the clients. When draining is true, join reports false from now on.
 func (l *listener) snapshot(draining bool) []*front {
 	l.mu.Lock()

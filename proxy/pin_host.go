@@ -52,6 +52,7 @@ func (p *pin) reweigh(w int) {
 	if h := ps.hosts[p.host]; h != nil {
 		h.quota.SetWeight(w)
 	}
+	ps.all.Reweigh(&p.place, w)
 }
 
 // makeRoom closes the connection of another client, so that f, which needs a pin, can have its place.

@@ -66,10 +66,18 @@ func (c *Crowd[T]) Add(m *Member[T], a netip.Addr, weight int) {
 	} else {
 		m.new = m
 	}
-	g.newest, g.weight = m, int32(min(max(1, weight), math.MaxInt32))
+	g.newest = m
 	g.n++
 	c.n++
-	c.fix(g)
+	c.Reweigh(m, weight)
+}
+
+// Reweigh makes weight the share of m's host. It does nothing if m is in no Crowd.
+func (c *Crowd[T]) Reweigh(m *Member[T], weight int) {
+	if g := m.of; g != nil {
+		g.weight = int32(min(max(1, weight), math.MaxInt32))
+		c.fix(g)
+	}
 }
 
 // Remove removes m. It does nothing if m is in no Crowd.

@@ -77,10 +77,14 @@ func TestCrowd(t *testing.T) {
 				m.weights[host] = weight
 				m.members, m.hosts = append(m.members, x), append(m.hosts, host)
 				c.Add(x, addr(host), weight)
+			} else if i := rnd.IntN(len(m.members)); rnd.IntN(3) == 0 {
+				weight := 1 + rnd.IntN(3)
+				m.weights[m.hosts[i]] = weight
+				c.Reweigh(m.members[i], weight)
 			} else {
-				i := rnd.IntN(len(m.members))
 				c.Remove(m.members[i])
-				c.Remove(m.members[i]) // does nothing
+				c.Remove(m.members[i])     // does nothing
+				c.Reweigh(m.members[i], 9) // does nothing
 				m.members, m.hosts = append(m.members[:i:i], m.members[i+1:]...), append(m.hosts[:i:i], m.hosts[i+1:]...)
 			}
 			m.check(t, &c, rnd.IntN(14))
