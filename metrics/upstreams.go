@@ -405,6 +405,10 @@ var (
 		Name: "upstream_sessions", Labels: ofUpstream,
 		Help: "NFSv4.1 sessions that the bridge knows the client of, for callbacks.",
 	})
+	UpstreamEvictedSessions = counter(Definition{
+		Name: "upstream_evicted_sessions_total", Labels: ofUpstream,
+		Help: "NFSv4.1 sessions that the bridge has forgotten because it remembers no more than 65,536 of the upstream: of the address with the most.",
+	})
 	UpstreamReverseCalls = counter(Definition{
 		Name: "upstream_reverse_calls_total", Labels: ofUpstream,
 		Help: "Reverse Calls (callbacks) that the upstream sent.",

@@ -78,7 +78,7 @@ func (f *front) begin(c *call) bool {
 	c.operations = a.Operations
 	u.under[f.loop.index].n++
 	if id, ok := nfs.SequenceSession(c.rdma.Message, a); ok {
-		u.sessions.Tighten(c.rdma.Message, a)
+		q.tighten(id, c.rdma.Message, a)
 		c.learns = q.lane != nil && q.lane.learns(id)
 	} else if q.lane != nil {
 		c.learns = q.lane.hides(h)

@@ -22,6 +22,7 @@ type clientQueue struct {
 
 	pin     *pin        // nil for a shared pool, and on a lane
 	lane    *laneClient // nil unless the client is on a lane
+	session *session    // of the last Call that named one; nil if the table does not know that
 	decided bool        // no later Call needs another pool
 	minor0  bool        // the client has spoken NFSv4.0
 }

@@ -70,7 +70,9 @@ func (c *call) answered(here int) {
 		c.lowerResults()
 	}
 	if c.rdma.Analysis.SessionOps&ulb.CreateSession != 0 {
-		c.up.sessions.Learn(c.reply.whole(), &c.rdma.Analysis)
+		if id, l, ok := nfs.CreatedLimits(c.reply.whole(), &c.rdma.Analysis); ok {
+			c.up.table.learn(id, l, c.owner.front.ledger.addr())
+		}
 	}
 	if c.queue.lane != nil {
 		c.watch()

@@ -28,7 +28,9 @@ func TestWholeReply(t *testing.T) {
 	}
 	// What reads such a Reply takes none for an answer.
 	a := &ulb.Analysis{SessionOps: ulb.CreateSession}
-	nfs.NewSessions().Learn(nil, a)
+	if _, _, ok := nfs.CreatedLimits(nil, a); ok {
+		t.Error("no Reply has limits")
+	}
 	if _, _, ok := nfs.CreatedSession(nil, a); ok {
 		t.Error("no Reply has made a session")
 	}

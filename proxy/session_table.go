@@ -5,11 +5,17 @@ import (
 	"errors"
 	"net/netip"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/rs/zerolog"
+
+	"github.com/rdmabridge/rdmabridge/internal/crowd"
+	"github.com/rdmabridge/rdmabridge/internal/loglimit"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
+	"github.com/rdmabridge/rdmabridge/metrics"
 )
 
 // The session table
@@ -26,9 +32,15 @@ import (
 // told to try later, for as long as sessionAway. After that its Calls fail, as they would without a
 // bridge, and it tells the client in the next Reply.
 //
-// The table forgets a session that ends, or that has had no connection for sessionForgotten. Beyond
-// maxSessions it forgets the session that has been without a connection for the longest time, or the
-// oldest, whose client is closed and comes back.
+// The table also has the server's bounds on Replies of each session, which all clients use, on lanes and
+// elsewhere. Off lanes it does not notice that a session has ended. That costs only memory: a server does not
+// use the ID again, and if it does, the Reply to CREATE_SESSION replaces the bounds.
+//
+// The table forgets a session that ends, or that was called on a connection and has had none for
+// sessionForgotten. One host could have all maxSessions. So when the table is full, the host with the most
+// sessions gives way, or the newcomer's own if no other has more. Of that host's sessions the table forgets
+// the one that has had no connection for the longest time, or else the oldest, whose client is closed and
+// comes back.
 
 const (
 	maxSessions = 1 << 16
@@ -47,34 +59,63 @@ var errForgotten = errors.New("proxy: too many sessions")
 
 // A sessionTable holds the sessions of one upstream. It is safe for concurrent use.
 type sessionTable struct {
-	now   func() int64      // the clock of the loops; constant, as the next
-	evict func(*laneClient) // closes a client for whose session there is no room
+	now     func() int64      // the clock of the loops; constant, as the next three
+	evict   func(*laneClient) // closes a client for whose session there is no room
+	log     zerolog.Logger
+	evicted *metrics.Counter // sessions for which there was no room
+	crowded loglimit.Seldom  // of lines about them
 
 	mu     sync.RWMutex // guards the rest, and the sessions; a leaf
+	most   int          // sessions that there may be
 	all    map[nfs.SessionID]*session
-	served list.List // of *session that have a connection, the oldest first
-	away   list.List // of *session that have none, in the order they lost it
+	hosts  crowd.Crowd[*session]    // all sessions, the oldest of each host first
+	idle   crowd.Crowd[*session]    // those of them that are called on no connection, in the order they lost it
+	away   list.List                // of *session that have lost their connection, in the order they lost it
+	called map[callee]*sessionQueue // those that are called on a connection; no queue is empty
 }
 
-// A session is an NFSv4.1 session, or what was seen of it. id is constant, and the table's lock
-// guards the rest.
+// A callee is where a server calls sessions back.
+type callee struct {
+	conn    *laneConn
+	program uint32 // of the callbacks, or 0 if it is not known
+}
+
+// A sessionQueue has the sessions of one callee, the oldest first.
+type sessionQueue struct {
+	callee
+	list.List // of *session
+}
+
+// A session is an NFSv4.1 session, or what was seen of it. id is constant, anybody may read limits, and the
+// table's lock guards the rest. A session that has neither a client nor a time when that was lost is in the
+// table for its limits alone.
 type session struct {
 	id      nfs.SessionID
-	client  *laneClient // that is called; nil while there is none
-	heir    *laneClient // that has used the session since, and may be the same client
-	conn    *laneConn   // on which the server calls; nil if it is not known
-	lost    int64       // when client was lost
-	addr    netip.Addr  // of client
-	program uint32      // of the callbacks, or 0 if it is not known
-	signed  bool        // the session was bound by a Call under RPCSEC_GSS
-	guessed bool        // client has used the session and has not bound it
-	doubted bool        // such a connection has ended with a reverse Call that was not answered
-	mute    bool        // such connections do not answer: the next one has to bind the session
+	limits  atomic.Uint64 // the bounds on Replies: the fields of nfs.SessionLimits; or noLimits, or sessionGone
+	client  *laneClient   // that is called; nil while there is none
+	heir    *laneClient   // that has used the session since, and may be the same client
+	conn    *laneConn     // on which the server calls; nil if it is not known
+	lost    int64         // when client was lost
+	addr    netip.Addr    // of client, or of the client that the limits are from
+	program uint32        // of the callbacks, or 0 if it is not known
+	signed  bool          // the session was bound by a Call under RPCSEC_GSS
+	guessed bool          // client has used the session and has not bound it
+	doubted bool          // such a connection has ended with a reverse Call that was not answered
+	mute    bool          // such connections do not answer: the next one has to bind the session
 
-	list              *list.List // the table's that has the session, or nil
-	place             *list.Element
-	before, following *session // of client, linked from laneClient.sessions
+	host, rest        crowd.Member[*session] // in the table's hosts and idle
+	queue             *sessionQueue          // that has the session; nil without a client
+	place             *list.Element          // in queue or in the table's away; nil for neither
+	before, following *session               // of client, linked from laneClient.sessions
 }
+
+const (
+	noLimits    = 0
+	sessionGone = 1 // the table does not have the session any more
+)
+
+// known reports whether the table knows more of s, which may be nil, than its limits.
+func (s *session) known() bool { return s != nil && (s.client != nil || s.lost != 0) }
 
 // sessionIn returns the session that e, which may be nil, stands for.
 func sessionIn(e *list.Element) *session {
@@ -86,8 +127,38 @@ func sessionIn(e *list.Element) *session {
 
 func newSessionTable(now func() int64) *sessionTable {
 	return &sessionTable{
-		now: now, evict: func(r *laneClient) { r.front.close(errForgotten) },
-		all: make(map[nfs.SessionID]*session),
+		now: now, evict: func(r *laneClient) { r.front.close(errForgotten) }, log: zerolog.Nop(), most: maxSessions,
+		all: make(map[nfs.SessionID]*session), called: make(map[callee]*sessionQueue),
+	}
+}
+
+// learn notes the bounds on Replies of session id, which a client at a has created.
+func (t *sessionTable) learn(id nfs.SessionID, l nfs.SessionLimits, a netip.Addr) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.get(id, a).limits.Store(max(uint64(l.Response)<<32|uint64(l.Cached), sessionGone+1))
+}
+
+// find returns session id, or nil.
+func (t *sessionTable) find(id nfs.SessionID) *session {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return t.all[id]
+}
+
+// tighten lowers the bounds in a, the Analysis of the Call m, to those of session id, which m names. The queue
+// keeps the session, so that a client with one session does not search the table for each Call.
+func (q *clientQueue) tighten(id nfs.SessionID, m []byte, a *ulb.Analysis) {
+	s := q.session
+	if s == nil || s.id != id || s.limits.Load() == sessionGone {
+		s = q.u.table.find(id)
+		q.session = s
+	}
+	if s == nil {
+		return
+	}
+	if l := s.limits.Load(); l > sessionGone {
+		nfs.SessionLimits{Response: uint32(l >> 32), Cached: uint32(l)}.Tighten(m, a)
 	}
 }
 
@@ -99,7 +170,7 @@ func (t *sessionTable) connOf(id nfs.SessionID) (conn *laneConn, signed bool) {
 	defer t.mu.RUnlock()
 	s := t.all[id]
 	switch {
-	case s == nil:
+	case !s.known():
 		return nil, false
 	case s.client != nil:
 		return nil, s.signed
@@ -112,7 +183,7 @@ func (t *sessionTable) calledOn(id nfs.SessionID, conn *laneConn) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	s := t.all[id]
-	return s != nil && s.conn == conn
+	return s.known() && s.conn == conn
 }
 
 // look says whether the table is to learn from the Reply to a SEQUENCE of session id that r sends, and
@@ -123,7 +194,7 @@ func (t *sessionTable) look(id nfs.SessionID, r *laneClient) (learns, settled bo
 	defer t.mu.RUnlock()
 	s := t.all[id]
 	switch {
-	case s == nil:
+	case !s.known():
 		return true, false
 	case s.client == r:
 		return false, true
@@ -150,7 +221,7 @@ func (t *sessionTable) bind(id nfs.SessionID, r *laneClient, program uint32, sig
 	if conn == nil || r.front.gone() {
 		return
 	}
-	s := t.get(id)
+	s := t.get(id, r.front.ledger.addr())
 	if program != 0 {
 		s.program = program
 	}
@@ -168,8 +239,8 @@ func (t *sessionTable) used(id nfs.SessionID, r *laneClient) {
 	}
 	s := t.all[id]
 	switch {
-	case s == nil:
-		s = t.get(id) // forgotten, or older than the bridge
+	case !s.known():
+		s = t.get(id, r.front.ledger.addr()) // new, forgotten, or older than the bridge
 	case s.client == r:
 		return
 	case s.client != nil:
@@ -196,8 +267,12 @@ func (t *sessionTable) usedHidden(r *laneClient) (settled bool) {
 		return true
 	}
 	var found *session
-	for e, n := t.away.Back(), 0; e != nil && n < hiddenLook; e, n = e.Prev(), n+1 {
-		if s := sessionIn(e); s.returnsOn(r) {
+	n := 0
+	for m := range t.idle.Newest(r.front.ledger.addr()) {
+		if n++; n > hiddenLook {
+			break
+		}
+		if s := m.Value; s.returnsOn(r) {
 			if found != nil {
 				return true // which one it is only the client knows
 			}
@@ -212,7 +287,7 @@ func (t *sessionTable) usedHidden(r *laneClient) (settled bool) {
 	return true
 }
 
-// usedHidden looks at hiddenLook sessions, and is called for a client in the first hiddenFor.
+// usedHidden looks at hiddenLook sessions of the host, and is called for a client in the first hiddenFor.
 const (
 	hiddenLook = 256
 	hiddenFor  = 2 * sessionOverlap
@@ -267,9 +342,10 @@ func (t *sessionTable) leave(r *laneClient) {
 	now := t.now()
 	for s := r.sessions; s != nil; s = r.sessions {
 		h := s.heir
-		s.take()
+		t.take(s)
 		s.lost = now
-		s.move(&t.away)
+		t.idle.Add(&s.rest, s.addr, 1)
+		s.place = t.away.PushBack(s)
 		if h != nil && s.returnsOn(h) && !h.front.gone() {
 			s.guessed = true
 			t.give(s, h)
@@ -293,7 +369,7 @@ func (t *sessionTable) locate(id nfs.SessionID) (*laneClient, sessionPlace) {
 	defer t.mu.RUnlock()
 	s := t.all[id]
 	switch {
-	case s == nil:
+	case !s.known():
 		return nil, sessionUnknown
 	case s.client != nil:
 		return s.client, sessionHere
@@ -303,64 +379,93 @@ func (t *sessionTable) locate(id nfs.SessionID) (*laneClient, sessionPlace) {
 	return nil, sessionUnknown
 }
 
-// newestOf returns the client of the session that was bound last to conn and has this callback program,
-// or nil.
+// newestOf returns the client of the session that was bound last to conn and has this callback program, or one
+// that is not known, or nil.
 func (t *sessionTable) newestOf(program uint32, conn *laneConn) *laneClient {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	for e, n := t.served.Back(), 0; e != nil && n < newestLook; e, n = e.Prev(), n+1 {
-		if s := sessionIn(e); s.conn == conn && (s.program == program || s.program == 0) {
-			return s.client
+	for _, p := range []uint32{program, 0} {
+		if q := t.called[callee{conn, p}]; q != nil {
+			return sessionIn(q.Back()).client
 		}
 	}
 	return nil
 }
 
-// newestLook is how many sessions newestOf looks at.
-const newestLook = 64
-
-// count returns how many sessions the table has.
+// count returns for how many sessions the table knows which client is called, or was.
 func (t *sessionTable) count() int {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	return len(t.all)
+	return t.hosts.Len() - t.idle.Len() + t.away.Len()
 }
 
-// get returns session id, and adds it if there is none. t.mu is held.
-func (t *sessionTable) get(id nfs.SessionID) *session {
+// get returns session id, and adds it for a client at a if there is none. t.mu is held.
+func (t *sessionTable) get(id nfs.SessionID, a netip.Addr) *session {
 	if s := t.all[id]; s != nil {
 		return s
 	}
 	t.expire(t.now())
-	for len(t.all) >= maxSessions {
-		if s := sessionIn(t.away.Front()); s != nil {
-			t.remove(s)
-			continue
-		}
-		s := sessionIn(t.served.Front())
-		t.evict(s.client)
-		t.remove(s)
+	for len(t.all) >= t.most {
+		t.makeRoom(a)
 	}
-	s := &session{id: id}
+	s := &session{id: id, addr: a}
+	s.host.Value, s.rest.Value = s, s
 	t.all[id] = s
+	t.hosts.Add(&s.host, a, 1)
+	t.idle.Add(&s.rest, a, 1)
 	return s
+}
+
+// makeRoom forgets a session for another one of a client at a. t.mu is held.
+func (t *sessionTable) makeRoom(a netip.Addr) {
+	host, ok := t.hosts.Yields(a, 1)
+	if !ok {
+		host = a
+	}
+	m := t.idle.Oldest(host)
+	if m == nil {
+		m = t.hosts.Oldest(host)
+	}
+	if m == nil { // each host has one
+		m = t.idle.Largest()
+	}
+	if m == nil {
+		m = t.hosts.Largest()
+	}
+	s := m.Value
+	t.evicted.Inc()
+	t.crowded.Line(&t.log, zerolog.WarnLevel, "session_forgotten").Stringer("address", crowd.HostOf(s.addr).Addr()).Stringer("newcomer", a).Bool("closed", s.client != nil).
+		Msg("no more NFSv4.1 sessions are remembered; one of the address with the most is forgotten for a new one, and its client is closed if it is connected")
+	if s.client != nil {
+		t.evict(s.client)
+	}
+	t.remove(s)
 }
 
 // give has s called on r. t.mu is held.
 func (t *sessionTable) give(s *session, r *laneClient) {
 	if s.client != nil {
-		s.take()
+		t.take(s)
 	}
+	t.rested(s)
+	t.hosts.Remove(&s.host)
 	s.client, s.lost, s.addr = r, 0, r.front.ledger.addr()
+	t.hosts.Add(&s.host, s.addr, 1)
 	if s.following = r.sessions; s.following != nil {
 		s.following.before = s
 	}
 	r.sessions = s
-	s.move(&t.served)
+	k := callee{s.conn, s.program}
+	q := t.called[k]
+	if q == nil {
+		q = &sessionQueue{callee: k}
+		t.called[k] = q
+	}
+	s.queue, s.place = q, q.PushBack(s)
 }
 
 // take ends the back channel of s, which has one. t.mu is held.
-func (s *session) take() {
+func (t *sessionTable) take(s *session) {
 	if s.before != nil {
 		s.before.following = s.following
 	} else {
@@ -369,32 +474,37 @@ func (s *session) take() {
 	if s.following != nil {
 		s.following.before = s.before
 	}
-	s.client, s.heir, s.before, s.following = nil, nil, nil, nil
+	q := s.queue
+	if q.Remove(s.place); q.Len() == 0 {
+		delete(t.called, q.callee)
+	}
+	s.client, s.heir, s.before, s.following, s.queue, s.place = nil, nil, nil, nil, nil, nil
+}
+
+// rested takes s, which has no client, out of the sessions without one. t.mu is held.
+func (t *sessionTable) rested(s *session) {
+	t.idle.Remove(&s.rest)
+	if s.place != nil {
+		t.away.Remove(s.place)
+		s.place = nil
+	}
 }
 
 // remove removes s. t.mu is held.
 func (t *sessionTable) remove(s *session) {
 	if s.client != nil {
-		s.take()
+		t.take(s)
 	}
-	s.move(nil)
+	t.rested(s)
+	t.hosts.Remove(&s.host)
 	delete(t.all, s.id)
+	s.limits.Store(sessionGone)
 }
 
 // expire removes the sessions that have been without a connection for too long. t.mu is held.
 func (t *sessionTable) expire(now int64) {
 	for s := sessionIn(t.away.Front()); s != nil && now-s.lost > int64(sessionForgotten); s = sessionIn(t.away.Front()) {
 		t.remove(s)
-	}
-}
-
-// move moves s to the end of l, which may be nil. t.mu is held.
-func (s *session) move(l *list.List) {
-	if s.list != nil {
-		s.list.Remove(s.place)
-	}
-	if s.list = l; l != nil {
-		s.place = l.PushBack(s)
 	}
 }
 

@@ -1,12 +1,18 @@
 package proxy
 
 import (
+	"bytes"
 	"encoding/binary"
+	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
+
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
 )
 
@@ -93,7 +99,7 @@ func TestSessionTable(t *testing.T) {
 	}
 	x.t.forget(id, x.client(3))
 	x.at("destroyed", id, nil, sessionUnknown)
-	if x.t.count() != 0 || x.t.served.Len() != 0 || x.t.away.Len() != 0 {
+	if x.t.count() != 0 || len(x.t.all)+len(x.t.called)+x.t.hosts.Len()+x.t.idle.Len()+x.t.away.Len() != 0 {
 		t.Error("something is left")
 	}
 }
@@ -252,37 +258,180 @@ func TestSessionTableHidden(t *testing.T) {
 	}
 }
 
-// TestSessionTableBounded: the table forgets sessions that are away before others, and closes the
-// client of a session that it forgets.
+// TestSessionTableBounded: a host that has filled the table loses its own sessions, those that are away before
+// others, and the client of a session that is forgotten is closed.
 func TestSessionTableBounded(t *testing.T) {
 	x := newTableCase(t)
-	away := x.client(1)
-	for n := range 10 {
-		x.t.bind(sessionOf(n), away, 0, false)
-	}
-	x.gone(away)
-	here := x.client(2)
+	x.t.most = 100
 	var evicted []*laneClient
 	x.t.evict = func(r *laneClient) { evicted = append(evicted, r) }
-	for n := range maxSessions {
+	var log bytes.Buffer
+	x.t.log = zerolog.New(&log)
+	neighbour, absent := x.client(1), x.client(2)
+	x.t.bind(sessionOf(1), neighbour, 0, false)
+	x.t.bind(sessionOf(2), absent, 0, false)
+	x.gone(absent)
+	away, here := x.client(3), x.client(3)
+	for n := range 10 {
+		x.t.bind(sessionOf(100+n), away, 0, false)
+	}
+	x.gone(away)
+	for n := range x.t.most - 2 {
 		x.t.bind(sessionOf(1000+n), here, 0, false)
 	}
-	if n := x.t.count(); n != maxSessions {
-		t.Errorf("%d sessions, want %d", n, maxSessions)
+	if n := len(x.t.all); n != x.t.most || len(evicted) != 0 {
+		t.Errorf("%d sessions and %d clients closed, want %d and none", n, len(evicted), x.t.most)
 	}
-	x.at("away", sessionOf(0), nil, sessionUnknown)
+	for n := range 10 {
+		x.at("away", sessionOf(100+n), nil, sessionUnknown)
+	}
 	x.at("here", sessionOf(1000), here, sessionHere)
-	x.t.bind(sessionOf(1), x.client(3), 0, false)
-	x.at("the oldest", sessionOf(1000), nil, sessionUnknown)
-	if n := x.t.count(); n != maxSessions || !slices.Equal(evicted, []*laneClient{here}) {
-		t.Errorf("%d sessions and %d clients closed, want %d and one", n, len(evicted), maxSessions)
+
+	x.t.bind(sessionOf(3), x.client(4), 0, false)
+	x.at("the oldest, when another host wants in", sessionOf(1000), nil, sessionUnknown)
+	x.t.bind(sessionOf(5000), here, 0, false)
+	x.at("the next, when its host wants in", sessionOf(1001), nil, sessionUnknown)
+	if n := len(x.t.all); n != x.t.most || !slices.Equal(evicted, []*laneClient{here, here}) {
+		t.Errorf("%d sessions and %d clients closed, want %d and one twice", n, len(evicted), x.t.most)
+	}
+	x.at("the neighbour", sessionOf(1), neighbour, sessionHere)
+	x.at("the neighbour that is away", sessionOf(2), nil, sessionAbsent)
+	if n := strings.Count(log.String(), `"event":"session_forgotten"`); n != 1 || !strings.Contains(log.String(), `"address":"10.0.0.3"`) {
+		t.Errorf("the log has %d lines, want one with the address of the many: %s", n, &log)
 	}
 
 	// Those that are away for long go with time.
 	x.gone(here)
 	x.pass(sessionForgotten + 1)
-	x.t.bind(sessionOf(2), x.client(4), 0, false)
-	if n := x.t.count(); n != 2 {
-		t.Errorf("%d sessions, want the 2 that are served", n)
+	x.t.bind(sessionOf(4), x.client(5), 0, false)
+	if n := x.t.count(); n != 3 {
+		t.Errorf("%d sessions, want the 3 that are served", n)
+	}
+}
+
+// TestSessionTableManyHosts: when each host has one session, one that is away gives way, or else the oldest.
+func TestSessionTableManyHosts(t *testing.T) {
+	x := newTableCase(t)
+	x.t.most = 4
+	var evicted []*laneClient
+	x.t.evict = func(r *laneClient) { evicted = append(evicted, r) }
+	var all []*laneClient
+	for n := range byte(4) {
+		all = append(all, x.client(n))
+		x.t.bind(sessionOf(int(n)), all[n], 0, false)
+	}
+	x.gone(all[2])
+	x.t.bind(sessionOf(4), x.client(4), 0, false)
+	x.at("away", sessionOf(2), nil, sessionUnknown)
+	x.t.bind(sessionOf(5), x.client(5), 0, false)
+	x.at("the oldest", sessionOf(0), nil, sessionUnknown)
+	if !slices.Equal(evicted, all[:1]) {
+		t.Errorf("%d clients closed, want one", len(evicted))
+	}
+}
+
+// TestSessionTableIPv6: the addresses of an IPv6 /64 are one host.
+func TestSessionTableIPv6(t *testing.T) {
+	x := newTableCase(t)
+	x.t.most = 20
+	x.t.evict = func(*laneClient) {}
+	neighbour := x.client(1)
+	x.t.bind(sessionOf(1), neighbour, 0, false)
+	for n := range 40 {
+		r := x.client(1)
+		r.front.peer = netip.AddrPortFrom(netip.MustParsePrefix(fmt.Sprintf("2001:db8::%x/128", n+1)).Addr(), 1)
+		x.t.bind(sessionOf(100+n), r, 0, false)
+	}
+	x.at("the neighbour", sessionOf(1), neighbour, sessionHere)
+}
+
+// TestSessionLimitsFair: the bounds on Replies of a host's sessions stay while another host creates sessions
+// without end.
+func TestSessionLimitsFair(t *testing.T) {
+	x := newTableCase(t)
+	x.t.most = 100
+	x.t.evict = func(*laneClient) {}
+	a, b := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
+	l := nfs.SessionLimits{Response: 16 << 10, Cached: 4096}
+	for n := range 10 {
+		x.t.learn(sessionOf(n), l, a)
+	}
+	for n := range 10 * x.t.most {
+		x.t.learn(sessionOf(1000+n), l, b)
+	}
+	for n := range 10 {
+		if s := x.t.find(sessionOf(n)); s == nil || s.limits.Load() != 16<<42|4096 {
+			t.Errorf("the bounds of session %d are %+v", n, s)
+		}
+	}
+	if n := len(x.t.all); n != x.t.most || x.t.count() != 0 {
+		t.Errorf("%d sessions, of %d a client is known; want %d and none", n, x.t.count(), x.t.most)
+	}
+}
+
+// TestSessionTighten: a client finds the bounds of its session, also when they change or when the table has
+// forgotten the session meanwhile.
+func TestSessionTighten(t *testing.T) {
+	x := newTableCase(t)
+	q := &clientQueue{u: &upstream{table: x.t}}
+	id, a := sessionOf(1), netip.MustParseAddr("10.0.0.1")
+	m := append(append(make([]byte, 40), id[:]...), make([]byte, 16)...)
+	bound := func() uint32 {
+		a := ulb.Analysis{Reduce: true, Session: 40, MaxReply: 1 << 20, MaxReduced: 1 << 20}
+		q.tighten(id, m, &a)
+		return a.MaxReply
+	}
+	want := func(what string, want uint32) {
+		t.Helper()
+		if n := bound(); n != want {
+			t.Errorf("%s: bound of %d, want %d", what, n, want)
+		}
+	}
+	want("not known", 1<<20)
+	r := x.client(1)
+	x.t.bind(id, r, 0, false)
+	want("known without bounds", 1<<20)
+	x.t.learn(id, nfs.SessionLimits{Response: 64 << 10}, a)
+	want("known", 64<<10)
+	x.t.learn(id, nfs.SessionLimits{Response: 32 << 10}, a)
+	want("changed", 32<<10)
+	x.t.forget(id, r)
+	want("forgotten", 1<<20)
+	x.t.learn(id, nfs.SessionLimits{Response: 128 << 10}, a)
+	want("known again", 128<<10)
+	if n := testing.AllocsPerRun(100, func() { bound() }); n != 0 {
+		t.Errorf("finding the bounds allocates %v times", n)
+	}
+}
+
+// TestSessionTableNewest: a Call that names no session goes to the client that was the last to name the
+// program on the connection, however many sessions others have.
+func TestSessionTableNewest(t *testing.T) {
+	x := newTableCase(t)
+	old, last := x.client(1), x.client(2)
+	x.t.bind(sessionOf(1), old, 7, false)
+	x.t.bind(sessionOf(2), last, 7, false)
+	conn := x.conn
+	other, here := x.client(3), x.client(4)
+	other.bound.Store(&laneConn{})
+	for n := range 1000 {
+		x.t.bind(sessionOf(100+n), other, 7, false)
+		x.t.bind(sessionOf(2000+n), here, uint32(100+n), false)
+	}
+	if r := x.t.newestOf(7, conn); r != last {
+		t.Errorf("to %p, want %p", r, last)
+	}
+	x.gone(last)
+	if r := x.t.newestOf(7, conn); r != old {
+		t.Errorf("after its end to %p, want %p", r, old)
+	}
+	x.gone(old)
+	if r := x.t.newestOf(7, conn); r != nil {
+		t.Errorf("to %p, want none", r)
+	}
+	late := x.client(5)
+	x.t.bind(sessionOf(3), late, 0, false)
+	if r := x.t.newestOf(7, conn); r != late {
+		t.Errorf("to %p, want the one whose program is not known", r)
 	}
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
-	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
 	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/pool"
@@ -57,7 +56,6 @@ type upstream struct {
 	current atomic.Pointer[UpstreamOptions] // the settings in force; update replaces the value and never changes it
 	under   []underWay                      // by the index of the loop, which owns its element
 
-	sessions *nfs.Sessions // of the server's NFSv4.1 clients
 	contexts gssContexts
 
 	poolMetrics *pool.Metrics
@@ -131,7 +129,7 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 	}
 	m := p.metrics
 	u := &upstream{
-		p: p, name: o.Name, isRDMA: o.RDMA, number: p.number(o.Name), sessions: nfs.NewSessions(),
+		p: p, name: o.Name, isRDMA: o.RDMA, number: p.number(o.Name),
 		log:      p.log.With().Str("upstream", o.Name).Logger(),
 		replayed: m.Counter(metrics.UpstreamReplays, o.Name),
 		retried:  m.Counter(metrics.UpstreamRetries, o.Name),
@@ -148,6 +146,7 @@ func newUpstream(p *Proxy, o UpstreamOptions) (*upstream, error) {
 	u.lines.log, u.lines.draining = &u.log, &p.drains
 	u.current.Store(&o)
 	u.table, u.laneCalls = newSessionTable(p.engine.Now), newLaneMetrics(m, o.Name)
+	u.table.log, u.table.evicted = u.log, m.Counter(metrics.UpstreamEvictedSessions, o.Name)
 	u.under = make([]underWay, len(p.loops))
 	for _, l := range p.loops {
 		u.counts = append(u.counts, newUpstreamCounts(l.metrics, &o))

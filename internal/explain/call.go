@@ -7,6 +7,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/capture"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
 )
 
 // A callPart describes a Call.
@@ -56,8 +57,10 @@ func (e *explainer) explainCall(m *message, c *capture.Message, b []byte, whole 
 	m.Kind, k.parsed = kindCall, true
 	k.binding = e.registry.Analyse(h, &k.analysis)
 	unlimited := k.analysis.MaxReply
-	if k.analysis.Session != 0 {
-		e.sessions.Tighten(b, &k.analysis)
+	if id, ok := nfs.SequenceSession(b, &k.analysis); ok {
+		if l, ok := e.limits[id]; ok {
+			l.Tighten(b, &k.analysis)
+		}
 	}
 	m.Call = e.newCall(k, len(b))
 	if m.conn != nil {

@@ -138,7 +138,9 @@ func (e *explainer) newReverseChoice(h *oncrpc.Call) *choice {
 func (e *explainer) learn(k *knownCall, b []byte, number int) {
 	a := &k.analysis
 	if a.SessionOps&ulb.CreateSession != 0 {
-		e.sessions.Learn(b, a)
+		if id, l, ok := nfs.CreatedLimits(b, a); ok {
+			e.limits[id] = l
+		}
 		if id, back, ok := nfs.CreatedSession(b, a); ok && back {
 			e.bound[id] = number
 		}

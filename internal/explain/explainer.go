@@ -14,13 +14,13 @@ import (
 // An explainer explains one input.
 type explainer struct {
 	registry    *ulb.Registry
-	sessions    *nfs.Sessions // NFSv4.1 sessions of all servers in the input
-	callInline  int           // Options.CallInline
-	replyInline int           // Options.ReplyInline
-	mode        string        // Options.Mode, never ""
-	source      string        // Options.Source
-	rules       *Rules        // Options.Rules
-	max         int           // Options.Max
+	limits      map[nfs.SessionID]nfs.SessionLimits // of the NFSv4.1 sessions of all servers in the input
+	callInline  int                                 // Options.CallInline
+	replyInline int                                 // Options.ReplyInline
+	mode        string                              // Options.Mode, never ""
+	source      string                              // Options.Source
+	rules       *Rules                              // Options.Rules
+	max         int                                 // Options.Max
 	print       printer
 
 	count      int // messages printed
@@ -39,7 +39,7 @@ type explainer struct {
 
 func newExplainer(o Options) *explainer {
 	e := &explainer{
-		registry: o.Registry, sessions: nfs.NewSessions(),
+		registry: o.Registry, limits: make(map[nfs.SessionID]nfs.SessionLimits),
 		callInline: o.CallInline, replyInline: o.ReplyInline,
 		source: o.Source, max: o.Max, mode: o.Mode, rules: o.Rules,
 		calls: make(map[callKey]*knownCall), bound: make(map[nfs.SessionID]int),

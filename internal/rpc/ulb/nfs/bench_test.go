@@ -129,8 +129,7 @@ func BenchmarkRestore(b *testing.B) {
 }
 
 func BenchmarkTighten(b *testing.B) {
-	s := nfs.NewSessions()
-	s.Learn(byID(b, "23-nfs41-create-session").Replies[0].Reply, &plain)
+	_, l, _ := nfs.CreatedLimits(byID(b, "23-nfs41-create-session").Replies[0].Reply, &plain)
 	m := byID(b, "16-nfs41-seq-putfh-read").Call
 	var a ulb.Analysis
 	newRegistry().Analyse(parse(b, m), &a)
@@ -138,7 +137,7 @@ func BenchmarkTighten(b *testing.B) {
 	b.RunParallel(func(p *testing.PB) {
 		a := a
 		for p.Next() {
-			s.Tighten(m, &a)
+			l.Tighten(m, &a)
 		}
 	})
 }

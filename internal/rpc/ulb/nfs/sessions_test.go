@@ -5,8 +5,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
@@ -58,17 +56,16 @@ func TestSessionsVectors(t *testing.T) {
 	reg := newRegistry()
 	create := byID(t, "23-nfs41-create-session").Replies[0].Reply
 	for name, reply := range map[string][]byte{"plain": create, "integrity": integrity(create)} {
-		s := nfs.NewSessions()
-		s.Learn(reply, &ulb.Analysis{Reduce: name == "plain"})
-		if s.Len() != 1 {
-			t.Fatalf("%s: %d sessions learnt, want 1", name, s.Len())
+		_, l, ok := nfs.CreatedLimits(reply, &ulb.Analysis{Reduce: name == "plain"})
+		if !ok {
+			t.Fatalf("%s: no session", name)
 		}
 		tightened := 0
 		for _, v := range loadVectors(t) {
 			var a ulb.Analysis
 			reg.Analyse(parse(t, v.Call), &a)
 			was := a
-			s.Tighten(v.Call, &a)
+			l.Tighten(v.Call, &a)
 			if (v.Session != nil) != (a.Session != 0) {
 				t.Errorf("%s: Session at %d, want %v", v.ID, a.Session, v.Session)
 			}
@@ -121,23 +118,25 @@ func TestSessionsTighten(t *testing.T) {
 		{"integrity", 64 << 10, 0, acl(0), false, 64<<10 + 412},
 	} {
 		reg := newRegistry()
-		s := nfs.NewSessions()
-		s.Learn(created(t, sessionID, tt.response, tt.cached), &plain)
+		id, l, ok := nfs.CreatedLimits(created(t, sessionID, tt.response, tt.cached), &plain)
+		if want := (nfs.SessionLimits{Response: tt.response, Cached: tt.cached}); !ok || string(id[:]) != string(sessionID) || l != want {
+			t.Fatalf("%s: session %x with %+v, want %x with %+v", tt.name, id, l, sessionID, want)
+		}
 		var a ulb.Analysis
 		reg.Analyse(parse(t, tt.m), &a)
 		if !a.Known || a.MaxReply != most || a.Session != 92 {
 			t.Fatalf("%s: %+v", tt.name, a)
 		}
 		a.Reduce = tt.reduce
-		s.Tighten(tt.m, &a)
+		l.Tighten(tt.m, &a)
 		if a.MaxReply != tt.want || a.MaxReduced != tt.want {
 			t.Errorf("%s: %+v, want bounds of %d", tt.name, a, tt.want)
 		}
 		// The message of another Analysis.
 		b := a
-		s.Tighten(tt.m[:92+31], &b)
+		l.Tighten(tt.m[:92+31], &b)
 		b.Session = 0xfffffff0
-		s.Tighten(tt.m, &b)
+		l.Tighten(tt.m, &b)
 		b.Session = a.Session
 		if b != a {
 			t.Errorf("%s: %+v of a message cut short", tt.name, b)
@@ -170,70 +169,36 @@ func TestSessionsLearn(t *testing.T) {
 		bad[fmt.Sprintf("cut to %d octets", n)] = ok[:n]
 	}
 	bad["wrapped"] = integrity(ok)
-	s := nfs.NewSessions()
+	learns := func(m []byte, a *ulb.Analysis) bool {
+		_, _, ok := nfs.CreatedLimits(m, a)
+		return ok
+	}
 	for name, m := range bad {
-		if s.Learn(m, &plain); s.Len() != 0 {
+		if learns(m, &plain) {
 			t.Fatalf("%s: learnt %x", name, m)
 		}
 	}
 	for n := range integrity(ok) {
-		if s.Learn(integrity(ok)[:n], &signed); s.Len() != 0 {
+		if learns(integrity(ok)[:n], &signed) {
 			t.Fatalf("integrity, cut to %d octets: learnt", n)
 		}
 	}
-	if s.Learn(ok, &signed); s.Len() != 0 {
+	if learns(ok, &signed) {
 		t.Fatal("learnt from plain results to a signed Call")
 	}
-	s.Learn(ok, &plain)
-	s.Learn(integrity(ok), &signed)
-	if s.Len() != 1 {
-		t.Errorf("%d sessions, want 1", s.Len())
-	}
-}
-
-// The table is bounded, and it finds a session that many goroutines use at once.
-func TestSessionsBounded(t *testing.T) {
-	s := nfs.NewSessions()
-	m := created(t, bytes.Repeat([]byte{0xe7}, 16), 1<<16, 1<<16)
-	at := bytes.Index(m, bytes.Repeat([]byte{0xe7}, 16))
-	var missing atomic.Int32
-	var wg sync.WaitGroup
-	for g := range 4 {
-		wg.Go(func() {
-			m := bytes.Clone(m)
-			var a ulb.Analysis
-			for i := range 20000 {
-				binary.BigEndian.PutUint64(m[at:], uint64(g)<<32|uint64(i))
-				s.Learn(m, &plain)
-				// A session learnt just now is in the table, also when others learn.
-				call := make([]byte, 40, 64)
-				call = append(call, m[at:at+16]...)
-				call = append(call, make([]byte, 16)...)
-				a = ulb.Analysis{Reduce: true, Session: 40, MaxReply: 1 << 20, MaxReduced: 1 << 20}
-				if s.Tighten(call, &a); a.MaxReply != 1<<16 {
-					missing.Add(1)
-				}
-			}
-		})
-	}
-	wg.Wait()
-	if n := missing.Load(); n != 0 {
-		t.Errorf("%d sessions were not known when they had been learnt", n)
-	}
-	if n := s.Len(); n < 16384 || n > 32768 {
-		t.Errorf("%d sessions after 80000", n)
+	if !learns(ok, &plain) || !learns(integrity(ok), &signed) {
+		t.Error("a good Reply is not learnt from")
 	}
 }
 
 func TestSessionsAllocs(t *testing.T) {
-	s := nfs.NewSessions()
-	s.Learn(byID(t, "23-nfs41-create-session").Replies[0].Reply, &plain)
+	_, l, _ := nfs.CreatedLimits(byID(t, "23-nfs41-create-session").Replies[0].Reply, &plain)
 	m := byID(t, "28-nfs42-unknown-op").Call
 	var a ulb.Analysis
 	newRegistry().Analyse(parse(t, m), &a)
 	if n := testing.AllocsPerRun(100, func() {
 		b := a
-		if s.Tighten(m, &b); b == a {
+		if l.Tighten(m, &b); b == a {
 			t.Fatal("nothing tightened")
 		}
 	}); n != 0 {
