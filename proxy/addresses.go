@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"errors"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -48,6 +49,13 @@ func (l *addresses) of(endpoint string) *addressUse {
 		l.names[endpoint] = n
 	}
 	return n
+}
+
+// keep forgets all names but those of endpoints.
+func (l *addresses) keep(endpoints []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	maps.DeleteFunc(l.names, func(name string, _ *addressUse) bool { return !slices.Contains(endpoints, name) })
 }
 
 // order sorts addrs, which are those of endpoint now, in the order in which they are tried: the one that

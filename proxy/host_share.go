@@ -47,6 +47,15 @@ func (h *host) drop(unused func(*hostShare) bool) {
 	}
 }
 
+// dropClosed forgets the pools that are closed.
+func (t *hosts) dropClosed() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, h := range t.of {
+		h.drop(func(s *hostShare) bool { return s.pool.Closed() })
+	}
+}
+
 // idle forgets the pools at which h has no Calls, and reports whether none is left. hosts.mu is
 // held, and h has no connection.
 func (h *host) idle() bool {

@@ -38,11 +38,13 @@ type listener struct {
 	sweeper  *time.Timer // closes idle RDMA clients; nil without an idle timeout
 
 	stopOnce sync.Once
+	empty    chan struct{} // closed when the listener drains and has no client
 
 	mu        sync.Mutex // guards tcp, rdma, sweeper and all below; a leaf
 	clients   crowd.Crowd[*front]
 	evictions int // under way
 	draining  bool
+	emptied   bool // empty is closed
 
 	counts   []listenerCounts          // by the index of the loop, which counts in its element
 	results  [results]*metrics.Counter // the sums of those in counts
@@ -77,7 +79,7 @@ func newListenerCounts(m *metrics.Registry, listener string) (c listenerCounts) 
 func newListener(p *Proxy, o ListenerOptions) *listener {
 	l := &listener{
 		p: p, name: o.Name, address: o.Address, isRDMA: o.RDMA,
-		log: p.log.With().Str("listener", o.Name).Logger(),
+		log: p.log.With().Str("listener", o.Name).Logger(), empty: make(chan struct{}),
 	}
 	// One client must not take the memory of all. A client gets this far only when its
 	// Replies are much larger than was expected and it reads none of them.
@@ -90,9 +92,22 @@ func newListener(p *Proxy, o ListenerOptions) *listener {
 	l.accepted = m.Counter(metrics.ListenerAcceptedConnections, o.Name)
 	l.stray = m.Counter(metrics.ListenerStrayReplies, o.Name)
 	l.evicted = m.Counter(metrics.ListenerEvictedClients, o.Name)
+	l.refusals.init(m, o.Name, o.RDMA)
+	if !o.RDMA {
+		l.plainCalls = m.Counter(metrics.ListenerTLSRefusedCalls, o.Name)
+		for why := oncrpc.RefusedNot + 1; why < oncrpc.Refusals; why++ {
+			l.refusedCalls[why] = m.Counter(metrics.ListenerRefusedCalls, o.Name, oncrpc.RefusalNames[why])
+		}
+	}
+	return l
+}
+
+// describe registers the functions that read l. They replace those of an earlier listener of the same name.
+func (l *listener) describe() {
+	p, m := l.p, l.p.metrics
 	m.GaugeFunc(metrics.ListenerClients, func() float64 {
-		return float64(p.sum(o.Name, (*listener).clientCount))
-	}, o.Name)
+		return float64(p.sum(l.name, (*listener).clientCount))
+	}, l.name)
 	for r, name := range waitNames {
 		m.CounterFunc(metrics.ListenerPausedSeconds, func() float64 {
 			ns := int64(0)
@@ -100,26 +115,19 @@ func newListener(p *Proxy, o ListenerOptions) *listener {
 				ns += l.counts[i].waits.ns[r].Load()
 			}
 			return float64(ns) / 1e9
-		}, o.Name, name)
+		}, l.name, name)
 		m.CounterFunc(metrics.ListenerPauses, func() (n float64) {
 			for i := range l.counts {
 				n += float64(l.counts[i].waits.pauses[r].Load())
 			}
 			return n
-		}, o.Name, name)
+		}, l.name, name)
 	}
-	l.refusals.init(m, o.Name, o.RDMA)
-	if !o.RDMA {
-		l.plainCalls = m.Counter(metrics.ListenerTLSRefusedCalls, o.Name)
-		for why := oncrpc.RefusedNot + 1; why < oncrpc.Refusals; why++ {
-			l.refusedCalls[why] = m.Counter(metrics.ListenerRefusedCalls, o.Name, oncrpc.RefusalNames[why])
-		}
-	} else {
+	if l.isRDMA {
 		m.GaugeFunc(metrics.ListenerRDMAOutstandingCalls, func() float64 {
-			return float64(p.sum(o.Name, (*listener).outstanding))
-		}, o.Name)
+			return float64(p.sum(l.name, (*listener).outstanding))
+		}, l.name)
 	}
-	return l
 }
 
 // weight returns the weight of clients at a, as far as their address tells.
@@ -212,9 +220,6 @@ func (l *listener) update(t *listenerSettings) {
 func (l *listener) follow() {
 	all := l.p.byLoop(l.snapshot(false))
 	for i, on := range l.p.loops {
-		if len(all[i]) == 0 {
-			continue
-		}
 		on.Post(loop.TaskFunc(func() {
 			for _, f := range all[i] {
 				if !f.gone() {
@@ -297,6 +302,15 @@ func (l *listener) leave(f *front) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.clients.Remove(&f.place)
+	l.noteEmpty()
+}
+
+// noteEmpty closes empty if it is time. l.mu is held.
+func (l *listener) noteEmpty() {
+	if l.draining && l.clients.Len() == 0 && !l.emptied {
+		l.emptied = true
+		close(l.empty)
+	}
 }
 
 // reweigh makes the weight of f that of its host where clients give way to others.
@@ -311,6 +325,7 @@ func (l *listener) snapshot(draining bool) []*front {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.draining = l.draining || draining
+	l.noteEmpty()
 	all := make([]*front, 0, l.clients.Len())
 	for m := range l.clients.All() {
 		all = append(all, m.Value)

@@ -100,7 +100,7 @@ type operationSeries struct {
 	status ulb.StatusKind
 	labels []string          // their values
 	root   *metrics.Registry // the Proxy's
-	ended  bool              // its upstream has ended, and with it its series; guarded by operations.mu
+	ended  bool              // its listener or upstream has ended, and with it its series; guarded by operations.mu
 
 	replies    [classes]atomic.Pointer[metrics.Counter] // nil for those that were not used
 	in, out    *metrics.Counter
@@ -235,8 +235,8 @@ func (o *operation) reply(c class) *metrics.Counter {
 	return o.firstReply(c)
 }
 
-// firstReply makes the counter. The client of a slow Call may take its Reply after the upstream has ended,
-// which must not begin a series again.
+// firstReply makes the counter. The client of a slow Call may take its Reply after the upstream has ended, and the
+// last Call of a listener is counted after its client has left. Neither may begin a series again.
 func (o *operation) firstReply(c class) *metrics.Counter {
 	o.all.mu.Lock()
 	defer o.all.mu.Unlock()
@@ -287,12 +287,13 @@ func (o *operations) list() []*operationSeries {
 
 func (s *operationSeries) order() string { return strings.Join(s.labels, "\x00") }
 
-// forget drops the operations of an upstream that has ended. The caller ends their series afterwards.
-func (o *operations) forget(upstream string) {
+// forget drops the operations of a listener or an upstream that has ended: those for whose keys gone is true. The
+// caller ends their series afterwards.
+func (o *operations) forget(gone func(*operationKey) bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for k, s := range o.all {
-		if k.upstream == upstream {
+		if gone(&k) {
 			s.ended = true
 			delete(o.all, k)
 		}

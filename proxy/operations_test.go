@@ -25,7 +25,7 @@ func TestFirstReplyAfterEnd(t *testing.T) {
 	table := newTestTable(m, "gone")
 	o := table.make("nfs", 3, "READ", ulb.NoStatus)
 	o.reply(classOK).Inc()
-	table.listener.p.operations.forget("gone")
+	table.listener.p.operations.forget(func(k *operationKey) bool { return k.upstream == "gone" })
 	m.Forget("upstream", "gone")
 	o.reply(classStale).Inc()
 	if n := o.reply(classStale).Value(); n != 1 {

@@ -104,9 +104,10 @@ type Proxy struct {
 
 	changing sync.Mutex      // held by Start and Reconfigure; before mu
 	ctx      context.Context // Start's
-	numbers  map[string]int  // the upstreams' numbers, by name; guarded by changing after New
+	numbers  map[string]int  // the upstreams' numbers, by name; guarded by changing after New, as is numbered
+	numbered int             // numbers given so far
 	quit     chan struct{}   // closed by Close
-	retiring sync.WaitGroup  // counts upstreams that are being retired; Add with mu held and closed false
+	retiring sync.WaitGroup  // counts upstreams and listeners that are being retired; Add with mu held and closed false
 
 	drains atomic.Bool // draining, for lines of upstreams
 
@@ -223,6 +224,7 @@ func (p *Proxy) addListeners(all []ListenerOptions) error {
 		}
 		s.policy.describe(l)
 		l.current.Store(s)
+		l.describe()
 		p.listeners = append(p.listeners, l)
 	}
 	return errors.Join(errs...)

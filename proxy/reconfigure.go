@@ -20,7 +20,7 @@ import (
 //
 // A listener stays, with its clients, if its name, address and transport stay. Otherwise it
 // is removed and another one is new. A removed listener drains: it accepts no client, and closes
-// each client as soon as it is idle. A new listener at the address of a removed one takes over its
+// each client as soon as it is idle. Its series end with its last client. A new listener at the address of a removed one takes over its
 // socket, so that no client that connects meanwhile is refused.
 //
 // An upstream stays if its name, transport, source and TLS stay. Its connections stay, too, unless
@@ -56,6 +56,12 @@ func (p *Proxy) Reconfigure(listeners []ListenerOptions, upstreams []UpstreamOpt
 	}
 	if err != nil {
 		c.undo()
+		for i := range listeners {
+			p.forgetListener(listeners[i].Name)
+		}
+		for i := range upstreams {
+			p.forgetUpstream(upstreams[i].Name)
+		}
 		return err
 	}
 	return c.commit()
@@ -195,6 +201,7 @@ func (c *change) commit() error {
 		if x.isNew { // before anybody can see it
 			x.settings.policy.describe(x.l)
 			x.l.current.Store(x.settings)
+			x.l.describe()
 		}
 	}
 	p.mu.Lock()
@@ -204,8 +211,12 @@ func (c *change) commit() error {
 	for i, x := range c.listeners {
 		p.listeners[i] = x.l
 	}
-	p.leaving = slices.DeleteFunc(p.leaving, func(l *listener) bool { return l.clientCount() == 0 })
 	p.leaving = slices.Concat(p.leaving, c.removed)
+	leaving := c.removed
+	if p.closed {
+		leaving = nil
+	}
+	p.retiring.Add(len(leaving))
 	var retiring []*upstream
 	for _, u := range old {
 		if c.upstreams[u.name] != u && !p.closed {
@@ -244,6 +255,9 @@ func (c *change) commit() error {
 		l.log.Info().Str("event", "listener_removed").Str("address", l.addr()).Int("clients", l.clientCount()).Msg("listener removed")
 		l.drain()
 	}
+	for _, l := range leaving {
+		go p.retireListener(l)
+	}
 	for _, u := range retiring {
 		go p.retire(u)
 	}
@@ -280,25 +294,58 @@ func (p *Proxy) retire(u *upstream) {
 	p.mu.Lock()
 	delete(p.retired, u)
 	p.mu.Unlock()
-	p.forgetSeries(u.name)
+	p.hosts.dropClosed()
+	for _, l := range p.allListeners() {
+		l.follow() // so that clients that are idle do not keep it
+	}
+	p.changing.Lock()
+	p.forgetUpstream(u.name)
+	p.changing.Unlock()
 	u.log.Info().Str("event", "upstream_removed").Msg("upstream removed")
 }
 
-// forgetSeries ends the series of a removed upstream, unless there is another one of its name.
-func (p *Proxy) forgetSeries(upstream string) {
-	p.changing.Lock() // no Reconfigure makes such an upstream meanwhile
+// retireListener forgets a removed listener when its last client has gone.
+func (p *Proxy) retireListener(l *listener) {
+	defer p.retiring.Done()
+	select {
+	case <-p.quit:
+		return
+	case <-l.empty:
+	}
+	p.changing.Lock()
 	defer p.changing.Unlock()
 	p.mu.Lock()
-	known := p.upstreams[upstream] != nil
+	p.leaving = slices.DeleteFunc(p.leaving, func(x *listener) bool { return x == l })
+	p.mu.Unlock()
+	p.forgetListener(l.name)
+}
+
+// forgetListener ends the series of listeners of this name, unless there is one. p.changing is held, so that no
+// Reconfigure makes one meanwhile.
+func (p *Proxy) forgetListener(name string) {
+	if slices.ContainsFunc(p.allListeners(), func(l *listener) bool { return l.name == name }) {
+		return
+	}
+	p.operations.forget(func(k *operationKey) bool { return k.listener == name })
+	p.metrics.Forget("listener", name)
+	p.engine.ForgetListener(name)
+}
+
+// forgetUpstream does for upstreams what forgetListener does for listeners.
+func (p *Proxy) forgetUpstream(name string) {
+	p.mu.Lock()
+	known := p.upstreams[name] != nil
 	for u := range p.retired {
-		known = known || u.name == upstream
+		known = known || u.name == name
 	}
 	p.mu.Unlock()
-	if !known {
-		p.operations.forget(upstream)
-		p.metrics.Forget("upstream", upstream)
-		p.engine.ForgetUpstream(upstream)
+	if known {
+		return
 	}
+	p.operations.forget(func(k *operationKey) bool { return k.upstream == name })
+	p.metrics.Forget("upstream", name)
+	p.engine.ForgetUpstream(name)
+	delete(p.numbers, name)
 }
 
 // underWay is how many Calls a removed upstream has. It waits for a pass of every loop, so

@@ -80,6 +80,9 @@ func (t *tally) count() {
 	for i := range t.runs {
 		t.runs[i].end()
 	}
+	for i := range list { // or a loop without Calls would keep its last clients, and their listeners
+		list[i].front, list[i].op = nil, nil
+	}
 }
 
 // operation counts list, Calls for one operation whose Replies have one class.

@@ -39,9 +39,13 @@ func (l *listener) describeTLS(t *ListenerTLS) {
 	}
 	m := l.p.metrics
 	l.tls.loaded, l.tls.refused = m.Counter(metrics.ListenerTLSReloads, l.name, "loaded"), m.Counter(metrics.ListenerTLSReloads, l.name, "refused")
+	// The next listener of the name may have no TLS, and so no gauges that replace these.
+	p, name := l.p, l.name
 	condition := func() tlsconf.Condition {
-		if t := l.settings().opts.TLS; t != nil {
-			return t.Server.Condition()
+		for _, l := range p.currentListeners() {
+			if t := l.settings().opts.TLS; t != nil && l.name == name {
+				return t.Server.Condition()
+			}
 		}
 		return tlsconf.Condition{}
 	}
@@ -54,9 +58,16 @@ func (u *upstream) countTLS(m *metrics.Registry) {
 	u.tlsMissing.refused, u.tlsMissing.plain = m.Counter(metrics.UpstreamTLSMissing, u.name, "refused"), m.Counter(metrics.UpstreamTLSMissing, u.name, "plain")
 }
 
-// describeTLS registers the gauge of an upstream with TLS.
-func (u *upstream) describeTLS(t *UpstreamTLS) {
-	describeTLSFiles(u.p.metrics, tlsGauges{metrics.UpstreamTLSExpiry, metrics.UpstreamTLSRenewBy, metrics.UpstreamTLSFilesRefused}, u.name, t.Client.Condition)
+// describeTLS registers the gauges of an upstream with TLS. The next upstream of the name may have none.
+func (u *upstream) describeTLS() {
+	p, name := u.p, u.name
+	condition := func() tlsconf.Condition {
+		if u := p.allUpstreams()[name]; u != nil && u.settings().TLS != nil {
+			return u.settings().TLS.Client.Condition()
+		}
+		return tlsconf.Condition{}
+	}
+	describeTLSFiles(p.metrics, tlsGauges{metrics.UpstreamTLSExpiry, metrics.UpstreamTLSRenewBy, metrics.UpstreamTLSFilesRefused}, name, condition)
 }
 
 // tlsGauges are the gauges of listeners or upstreams that say what becomes of the files.

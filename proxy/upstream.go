@@ -192,8 +192,8 @@ func (u *upstream) describe() {
 	u.poolMetrics.Describe(m, u.name)
 	u.admission.describe(m, u.name)
 	u.endpoints.describe(m, u.name)
-	if t := u.settings().TLS; t != nil {
-		u.describeTLS(t)
+	if u.settings().TLS != nil {
+		u.describeTLS()
 	}
 }
 
@@ -203,7 +203,8 @@ func (u *upstream) describe() {
 func (p *Proxy) number(name string) int {
 	n, ok := p.numbers[name]
 	if !ok {
-		n = len(p.numbers)
+		n = p.numbered
+		p.numbered++
 		p.numbers[name] = n
 	}
 	return n
@@ -273,6 +274,7 @@ func (u *upstream) update(o UpstreamOptions) {
 		old.CallInline != o.CallInline || old.ReplyInline != o.ReplyInline ||
 		old.SilentTimeout != o.SilentTimeout || (old.ProbeInterval > 0) != (o.ProbeInterval > 0)
 	u.lines.keep(o.Endpoints...)
+	u.addresses.keep(o.Endpoints)
 	u.endpoints.health.Set(o.Endpoints, o.Priority)
 	for i, p := range u.pools {
 		p.Update(u.poolOptions(&o, i), renew)

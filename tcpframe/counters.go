@@ -99,10 +99,15 @@ func (e *Engine) counters(of side, name string) *counters {
 
 // ForgetUpstream drops the counters of an upstream that has ended. The caller has the registry forget
 // their series.
-func (e *Engine) ForgetUpstream(name string) {
+func (e *Engine) ForgetUpstream(name string) { e.forget(ofUpstream, name) }
+
+// ForgetListener does for a listener what ForgetUpstream does for an upstream.
+func (e *Engine) ForgetListener(name string) { e.forget(ofListener, name) }
+
+func (e *Engine) forget(of side, name string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	delete(e.counted, countersKey{ofUpstream, name})
+	delete(e.counted, countersKey{of, name})
 }
 
 // refuse counts and logs a connection that a Listener did not admit. proxy is the proxy that has made it for

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -46,6 +47,9 @@ func (m *documentMetrics) set(d *status.Document) {
 	for i := range d.Upstreams {
 		m.upstream(&d.Upstreams[i])
 	}
+	maps.DeleteFunc(m.tcp, func(name string, _ status.TCP) bool {
+		return !slices.ContainsFunc(d.Upstreams, func(u status.Upstream) bool { return u.Name == name })
+	})
 	for i := range d.Tenants {
 		m.tenant(&d.Tenants[i])
 	}
