@@ -61,6 +61,14 @@ type place struct {
 // several queues, or in several pools, divides its weight among them.
 const unitWeight = 64
 
+// queued returns how many Calls of h wait.
+func (h *Host) queued() (n int) {
+	for pl := h.places; pl != nil; pl = pl.another {
+		n += pl.n
+	}
+	return n
+}
+
 // in returns the host's place in q.
 func (h *Host) in(q *queue) *place {
 	for pl := h.places; pl != nil; pl = pl.another {

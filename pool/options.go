@@ -17,7 +17,7 @@ type Options struct {
 	BackoffMax  time.Duration // longest pause
 	DialTimeout time.Duration // for one attempt to connect
 	QueueWait   time.Duration // longest wait of a Call for a credit
-	QueueLimit  int           // most Calls waiting
+	QueueLimit  int           // most Calls waiting; as many again for hosts that have few of them
 
 	// Idle is how long a connection that no Call uses stays, to the second: sleep.go. The pool then
 	// makes connections when it needs them, and keeps as many as Pool.Need says. 0 means that the

@@ -45,7 +45,7 @@ func (p *Pool) submit(e *Entry, here int, now time.Time) (m Member, keeps bool, 
 			return m, false, nil
 		}
 	}
-	if p.queue.n >= p.opts.QueueLimit {
+	if p.queue.n >= p.opts.QueueLimit && !p.overflows(f.host()) {
 		return nil, false, errQueueFull
 	}
 	e.queuedAt = now
@@ -54,6 +54,17 @@ func (p *Pool) submit(e *Entry, here int, now time.Time) (m Member, keeps bool, 
 		p.relieveFor(e, here)
 	}
 	return nil, w.free > 0 && (p.part != nil || p.shares() && (p.candidates > 0 || p.fits(f.host(), w))), nil
+}
+
+// overflows reports whether a Call of h may wait although as many wait as may: h has fewer than its share of them. So
+// a host that fills the queue has its own Calls refused. All of these Calls together are at most as many again. The
+// caller holds p.mu.
+func (p *Pool) overflows(h *Host) bool {
+	limit, hosts := p.opts.QueueLimit, p.hosts
+	if h.waiting == 0 {
+		hosts++
+	}
+	return p.queue.n < 2*limit && h.queued() < max(1, limit/hosts)
 }
 
 // Requeue puts e back at the head of its flow, because its connection was lost or could
