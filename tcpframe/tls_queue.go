@@ -90,12 +90,12 @@ func (q *handshakes) enter(h *handshake) bool {
 		q.start(h)
 		return true
 	}
-	if q.length >= q.queued {
+	host := crowd.HostOf(h.addr())
+	l := q.waiting[host]
+	if q.length >= q.queued && !q.overflows(l) {
 		return false
 	}
 	q.waits.Inc()
-	host := crowd.HostOf(h.addr())
-	l := q.waiting[host]
 	if l == nil {
 		l = &hostLine{host: host}
 		l.place = q.turns.PushBack(l)
@@ -105,6 +105,19 @@ func (q *handshakes) enter(h *handshake) bool {
 	q.length++
 	q.makeRoom(h)
 	return true
+}
+
+// overflows reports whether a handshake more of a host may wait although as many wait as may: the host, whose line is l
+// or nil, has fewer than its share of them. All of these handshakes together are at most as many again. The caller holds
+// mu.
+func (q *handshakes) overflows(l *hostLine) bool {
+	if q.length >= 2*q.queued {
+		return false
+	}
+	if l == nil {
+		return true
+	}
+	return l.line.Len() < q.queued/len(q.waiting)
 }
 
 // start starts the goroutine of h. The caller holds mu.
