@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/metrics"
 )
@@ -39,5 +40,23 @@ func TestFirstReplyAfterEnd(t *testing.T) {
 		if strings.Contains(f.String(), "gone") {
 			t.Errorf("a series of an upstream that has ended: %s", f)
 		}
+	}
+}
+
+// TestStrangePrograms: a client that calls any number of programs makes a bounded number of rows.
+func TestStrangePrograms(t *testing.T) {
+	table := newTestTable(metrics.New(), "storage")
+	table.rows = make([]*operation, 1)
+	seen := make(map[*operation]bool)
+	for n := range uint32(1000) {
+		h := &oncrpc.Call{Program: 0x20000000 + n, Version: 1}
+		if o := table.row(h, 0); o != table.row(h, 0) {
+			t.Errorf("program %d has two rows", n)
+		} else {
+			seen[o] = true
+		}
+	}
+	if len(seen) != strangePrograms+1 {
+		t.Errorf("%d rows, want %d and one for the others", len(seen), strangePrograms)
 	}
 }

@@ -65,7 +65,8 @@ func TestReloadsLeaveNothing(t *testing.T) {
 					uo = proxy.UpstreamOptions{Name: name("upstream"), RDMA: true, Provider: back, Endpoints: []string{"storage"}}
 				}
 				return generation{
-					[]proxy.ListenerOptions{lo}, []proxy.UpstreamOptions{uo},
+					[]proxy.ListenerOptions{lo},
+					[]proxy.UpstreamOptions{uo},
 					[]proxy.TenantOptions{{Name: name("tenant"), Clients: local}},
 				}
 			}
