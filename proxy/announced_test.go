@@ -102,15 +102,19 @@ func TestClientsOfProxies(t *testing.T) {
 	behind.Name, behind.Proxies = "behind", []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}
 	p := h.Proxy([]proxy.ListenerOptions{listener, behind}, []proxy.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}, SlowStart: 1024}})
 
-	// The same Call of two clients has two XIDs. When a client comes through the proxy again, the Call has
-	// the XID that it had: the server knows it.
+	// The same Call of three clients has three XIDs: a port tells them apart as well. When a client comes through the
+	// proxy again, the Call has the XID that it had: the server knows it.
 	m := proxytest.MkdirCall(77, "a")
+	again := dialFor(t, p.Addr("behind"), "203.0.113.7:799")
+	check(t, again, m)
+	again.Close()
 	for _, a := range []string{"203.0.113.7:799", "203.0.113.8:799", "203.0.113.7:800"} {
 		check(t, dialFor(t, p.Addr("behind"), a), m)
 	}
-	if n := s.XIDs(); len(n) != 2 {
-		t.Errorf("the server sees %d XIDs, want those of two clients: %v", len(n), n)
+	if n := s.XIDs(); len(n) != 3 {
+		t.Errorf("the server sees %d XIDs, want those of three clients: %v", len(n), n)
 	}
+	h.Eventually("three are left", func() bool { return p.Status(status.Query{Clients: 10}).Clients.Shown == 3 })
 
 	d := p.Status(status.Query{Clients: 10})
 	seen := make(map[string]int)

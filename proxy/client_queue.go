@@ -36,7 +36,7 @@ func (g *ledger) queueTo(u *upstream) *clientQueue {
 	}
 	q := &clientQueue{
 		u: u, pool: u.poolFor(g.addr()), decided: u.settings().Mode == ModeShared,
-		key: u.p.xids.identity.clientKey(u.name, g.addr()),
+		key: u.p.xids.identity.clientKey(u.name, g.origin()),
 	}
 	q.flow = pool.Flow{Host: g.front.listener.p.hosts.at(g.host, q.pool), Weight: g.weight}
 	g.queues = append(g.queues, q)

@@ -240,7 +240,7 @@ func TestRepeatedOnItsConnectionEnds(t *testing.T) {
 			for range granted {
 				r.post(proxytest.MkdirCall(99, "d"))
 			}
-			other := x.send(t, "tcp", proxytest.MkdirCall(99, "d"))
+			other := x.send(t, "rdma", proxytest.MkdirCall(99, "d"))
 			x.Eventually("one is at the server, the others are held", func() bool {
 				return x.server.Calls.Load() == calls+1 && x.absorbed() == int(granted)
 			})

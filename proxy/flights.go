@@ -19,8 +19,9 @@ import (
 // failed. It does not remember Calls that only read, because reading twice is harmless.
 //
 // A Call repeats one in flight if both are the same to the last octet, apart from the stamp of
-// AUTH_SYS and the verifier, and come from the same address for the same upstream. 64 bits of a
-// hash find the Call in flight; after that the octets count. In particular, the user is the same.
+// AUTH_SYS and the verifier, and come from the same origin for the same upstream: from one address
+// and port over TCP, from one address over RDMA (origin.go). 64 bits of a hash find the Call in
+// flight; after that the octets count. In particular, the user is the same.
 //
 //   - A repeat on the same TCP connection is dropped: the one Reply answers both.
 //   - A repeat on another connection, or on the same RDMA connection, where it has a credit until it is
@@ -33,12 +34,11 @@ import (
 //     may be dead.
 //
 // The proxy closes no connection because of a repeat. The second connection may be the client's
-// next one. The first connection may still look alive then: the proxy does not see its FIN while
-// the connection is paused or its loop is busy, and there may never be a FIN. But the second may as
-// well be the connection of another client behind the same address that chose the same XID for the
-// same Call as the same user. Nothing tells these two cases apart. Copies of the Reply suit both: no
-// server with a duplicate request cache that sees one address would answer the second client
-// otherwise.
+// next one. The first connection may still look alive then: the proxy does not see its end while
+// its loop is busy, and a proxy that names the client's port in a header may have lost the client
+// and not closed its connection yet. Over RDMA the second may as well be the connection of another
+// client at the same address that chose the same XID for the same Call as the same user. Nothing
+// tells these two cases apart, and nothing would tell a server on RDMA. Copies of the Reply suit both.
 
 const (
 	// flightLists is how many lists there are. Where 16,000 Calls are in flight, a list has
@@ -65,7 +65,7 @@ type flightList struct {
 // A flight is a call's place among the Calls in flight. The lock of the list guards it, apart from
 // tag.
 type flight struct {
-	tag        uint64 // a hash of the XID, the upstream and the address; constant after flights.enter
+	tag        uint64 // a hash of the XID, the upstream and the origin; constant after flights.enter
 	prev, next *call  // neighbours in the list; next also links the repeats of a Call
 	repeats    *call  // the first of the Calls that repeat this one and are held, the latest first
 	original   *call  // the Call that this one repeats while it is held
@@ -128,13 +128,12 @@ func rewritten(a *ulb.Analysis) bool {
 	return a.BackRequest != 0 || a.SessionOps&ulb.BindConnToSession != 0
 }
 
-// tag hashes the XID, the upstream and the address of c. The XID depends on the arguments.
+// tag hashes the XID, the upstream and the origin of c. The XID depends on the arguments.
 func (t *flights) tag(c *call) uint64 {
-	addr := c.owner.front.ledger.addr().As16()
 	return maphash.Comparable(t.seed, struct {
 		xid, upstream uint32
-		addr          [16]byte
-	}{c.rdma.XID, uint32(c.up.number), addr})
+		origin        origin
+	}{c.rdma.XID, uint32(c.up.number), c.owner.front.ledger.origin()})
 }
 
 func (t *flights) list(c *call) *flightList { return &t.lists[c.flight.tag%flightLists] }
@@ -231,7 +230,7 @@ func (l *flightList) remove(c *call) {
 // their messages as long as they are in flight or held.
 func (c *call) same(o *call) bool {
 	a, b := &c.h, &o.h
-	if c.up.number != o.up.number || c.clientXID != o.clientXID || c.owner.front.ledger.addr() != o.owner.front.ledger.addr() ||
+	if c.up.number != o.up.number || c.clientXID != o.clientXID || c.owner.front.ledger.origin() != o.owner.front.ledger.origin() ||
 		a.Program != b.Program || a.Version != b.Version || a.Procedure != b.Procedure || a.Flavor != b.Flavor {
 		return false
 	}

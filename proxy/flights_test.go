@@ -19,11 +19,15 @@ func newFlightTest(t *testing.T) *flightTest {
 	return &flightTest{t, newFlights(), &upstream{}}
 }
 
-// front is a connection from the address a.
+// front is a connection over RDMA from the address a.
 func (ft *flightTest) front(a string) *front {
-	f := &front{}
+	return ft.from(netip.AddrPortFrom(netip.MustParseAddr(a), 1), true)
+}
+
+// from is a connection from peer.
+func (ft *flightTest) from(peer netip.AddrPort, rdma bool) *front {
+	f := &front{peer: peer, listener: &listener{isRDMA: rdma}}
 	f.ledger.front = f
-	f.peer = netip.AddrPortFrom(netip.MustParseAddr(a), 1)
 	return f
 }
 
@@ -66,7 +70,8 @@ func TestFlights(t *testing.T) {
 	ft.enter(second, entryHeld)
 	ft.enter(ft.call(b, 7, "mkdir"), entryDropped)
 
-	others := []*call{ft.call(far, 7, "mkdir"), ft.call(b, 8, "mkdir"), ft.call(b, 7, "rmdir")}
+	over := ft.from(a.peer, false) // TCP from the same port
+	others := []*call{ft.call(far, 7, "mkdir"), ft.call(over, 7, "mkdir"), ft.call(b, 8, "mkdir"), ft.call(b, 7, "rmdir")}
 	uid := ft.call(b, 7, "mkdir")
 	uid.h.Message[oncrpc.CredentialPos+uid.h.CredentialLen-5]++ // of the gid
 	other := ft.call(b, 7, "mkdir")

@@ -13,7 +13,7 @@ func BenchmarkLatestCalls(b *testing.B) {
 	s.credential, o.credential = unix(1, "client.example.com", 1000), unix(1, "client.example.com", 1001)
 	one, other := s.call(1, "arguments"), o.call(1, "arguments")
 	space := newXIDSpace(testIdentity)
-	client := testIdentity.clientKey("storage", s.addr)
+	client := testIdentity.clientKey("storage", s.origin)
 	var users credentialKeys
 	var l latestCalls
 	var many []*oncrpc.Call

@@ -56,6 +56,9 @@ func (g *ledger) open(f *front) {
 // addr is the client's address.
 func (g *ledger) addr() netip.Addr { return g.front.peer.Addr().Unmap() }
 
+// origin is what a server would know the client by.
+func (g *ledger) origin() origin { return originOf(g.front.peer, g.front.listener.isRDMA) }
+
 // weigh returns the client's weight by the settings s, or by its tenant.
 func (g *ledger) weigh(s *listenerSettings) int {
 	w := s.weight(g.addr())

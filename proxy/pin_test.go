@@ -442,15 +442,16 @@ func TestPinnedRepeated(t *testing.T) {
 	t.Parallel()
 	var silent silence
 	silent.Store(true)
-	x := newPinning(t, budget, proxytest.Behaviour{Intercept: silent.intercept}, nil)
+	x := newPinning(t, budget, proxytest.Behaviour{Intercept: silent.intercept}, anywhere)
+	port := x.KeptPort()
 	m := proxytest.SequenceCall(7)
-	a := x.client()
+	a := port.Client(x.p.Addr("nfs"))
 	if _, err := a.Go(m); err != nil {
 		t.Fatal(err)
 	}
 	x.Eventually("it is at the server", func() bool { return silent.met.Load() == 1 })
 	silent.Store(false)
-	b := x.client() // the first connection is as alive as can be seen
+	b := port.Client(x.p.Addr("nfs")) // the first connection is as alive as can be seen
 	check(t, b, m)
 	a.Close()
 	if n := len(x.server.XIDs()); n != 1 {

@@ -44,6 +44,9 @@ func forward(t testing.TB, h *proxytest.Harness, credits int, b proxytest.Behavi
 	return h.Proxy([]proxy.ListenerOptions{lo}, []proxy.UpstreamOptions{uo}), s
 }
 
+// anywhere makes a listener accept at all addresses, for clients with several connections from one port.
+func anywhere(l *proxy.ListenerOptions, _ *proxy.UpstreamOptions) { l.Address = "0.0.0.0:0" }
+
 func check(t *testing.T, c *proxytest.Client, m []byte) {
 	t.Helper()
 	want := proxytest.Expected(m)
@@ -272,12 +275,13 @@ func TestLostConnections(t *testing.T) {
 }
 
 // TestRetransmission: a Call that is sent again, on the same connection or on a
-// new one, has the same XID at the server.
+// new one from the same port, has the same XID at the server.
 func TestRetransmission(t *testing.T) {
 	t.Parallel()
 	h := proxytest.NewHarness(t, budget)
 	var gate proxytest.Gate
-	p, s := forward(t, h, 8, proxytest.Behaviour{Gate: &gate}, nil)
+	p, s := forward(t, h, 8, proxytest.Behaviour{Gate: &gate}, anywhere)
+	port := h.KeptPort()
 	absorbed := func(n int) {
 		t.Helper()
 		h.Eventually("the Call sent again is taken for the one under way", func() bool { return metric(h, `listener_calls_total{listener="nfs",result="absorbed"}`) == n })
@@ -285,7 +289,7 @@ func TestRetransmission(t *testing.T) {
 	gate.Shut()
 	defer gate.Open()
 	m := proxytest.MkdirCall(77, "once")
-	a := h.Client(p.Addr("nfs"))
+	a := port.Client(p.Addr("nfs"))
 	first, err := a.Go(m)
 	if err != nil {
 		t.Fatal(err)
@@ -311,7 +315,7 @@ func TestRetransmission(t *testing.T) {
 	a.Conn.(*net.TCPConn).SetLinger(0)
 	a.Close()
 	h.Eventually("the bridge has seen the connection end", func() bool { return p.Status(status.Query{}).Listeners[0].Clients == 0 })
-	b := h.Client(p.Addr("nfs"))
+	b := port.Client(p.Addr("nfs"))
 	second, err := b.Go(m2)
 	if err != nil {
 		t.Fatal(err)

@@ -32,7 +32,7 @@ func TestReplacedUpstream(t *testing.T) {
 		return nil, false
 	}})
 	t.Cleanup(open) // before the server waits for it
-	ls := []proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "tcp"}}
+	ls := []proxy.ListenerOptions{{Name: "nfs", Address: "0.0.0.0:0", Upstream: "tcp"}}
 	us := []proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{tcp.Addr()}}}
 	p := h.Proxy(ls, us)
 	replace := func() {
@@ -48,12 +48,13 @@ func TestReplacedUpstream(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	port := h.KeptPort()
 	answered := proxytest.MkdirCall(77, "quick")
-	a := h.Client(p.Addr("nfs"))
+	a := port.Client(p.Addr("nfs"))
 	check(t, a, answered)
 	for range 3 {
 		replace()
-		check(t, h.Client(p.Addr("nfs")), answered)
+		check(t, port.Client(p.Addr("nfs")), answered)
 	}
 	if n := len(tcp.XIDs()); n != 1 {
 		t.Errorf("sent again after it was answered: the server saw %d XIDs", n)
@@ -67,7 +68,7 @@ func TestReplacedUpstream(t *testing.T) {
 	h.Eventually("the Call is at the server", func() bool { return tcp.Calls.Load() == before+1 })
 	replace()
 	a.Close()
-	again, err := h.Client(p.Addr("nfs")).Go(slow)
+	again, err := port.Client(p.Addr("nfs")).Go(slow)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -111,7 +111,7 @@ func TestRulesModel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	xids := make(map[string]uint32) // that the server saw, by the listener and by everything else of the Call
+	xids := make(map[string]uint32) // that the server saw, by the client and by everything else of the Call
 	user, kind := 0, 0
 	type series struct{ listener, rule, verdict string }
 	counted := make(map[series]int)
@@ -145,7 +145,8 @@ func TestRulesModel(t *testing.T) {
 		case 1, 2, 3, 4, 5:
 			kind = r.IntN(len(ruleCalls))
 		}
-		c := &clients[r.IntN(len(clients))]
+		who := r.IntN(len(clients))
+		c := &clients[who]
 		k := &ruleCalls[kind]
 		m := ruleUsers[user](k.make(uint32(1+r.IntN(3))), i)
 		var h oncrpc.Call
@@ -208,7 +209,7 @@ func TestRulesModel(t *testing.T) {
 			continue
 		}
 		// The client's XID is the only octets of want that the server does not see.
-		key := fmt.Sprint(c.listener, server == x.other, binary.BigEndian.Uint32(want), string(want[4:]))
+		key := fmt.Sprint(who, server == x.other, binary.BigEndian.Uint32(want), string(want[4:]))
 		if was, ok := xids[key]; ok {
 			saw[again]++
 			if got := server.xid(want); got != was {

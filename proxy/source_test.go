@@ -375,7 +375,7 @@ func testDuplicateRequestCache(t *testing.T, connections int, next bool) {
 	h := proxytest.NewHarness(t, budget)
 	s := h.TCPServer(proxytest.Behaviour{InterceptTCP: server})
 	start := func() *proxy.Proxy {
-		return proxytest.NewHarness(t, budget).Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}, []proxy.UpstreamOptions{{
+		return proxytest.NewHarness(t, budget).Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "0.0.0.0:0", Upstream: "storage"}}, []proxy.UpstreamOptions{{
 			Name: "storage", Endpoints: []string{s.Addr()}, Connections: connections, BackoffMin: 5 * time.Millisecond, BackoffMax: 20 * time.Millisecond,
 			Source: proxy.Source{Address: netip.MustParseAddr("127.0.0.5")}, // no other test connects from there
 		}})
@@ -383,15 +383,15 @@ func testDuplicateRequestCache(t *testing.T, connections int, next bool) {
 	p := start()
 	const calls = 10
 	for i := range uint32(calls) {
-		m := proxytest.MkdirCall(i+1, fmt.Sprint("once", i))
-		if r, err := h.Client(p.Addr("nfs")).Call(m); err == nil || errors.Is(err, proxytest.ErrTimeout) {
+		m, port := proxytest.MkdirCall(i+1, fmt.Sprint("once", i)), h.KeptPort()
+		if r, err := port.Client(p.Addr("nfs")).Call(m); err == nil || errors.Is(err, proxytest.ErrTimeout) {
 			t.Fatalf("a Call whose Reply was lost: %d octets, %v; want the end of the connection", len(r), err)
 		}
 		if next {
 			p.Close()
 			p = start()
 		}
-		check(t, h.Client(p.Addr("nfs")), m)
+		check(t, port.Client(p.Addr("nfs")), m)
 	}
 	mu.Lock()
 	defer mu.Unlock()

@@ -139,15 +139,16 @@ func TestSquashRepeats(t *testing.T) {
 	server := h.TCPServer(proxytest.Behaviour{Intercept: r.intercept, Gate: gate})
 	front := fabrictest.NewLoopback()
 	p := h.Proxy([]proxy.ListenerOptions{
-		{Name: "tcp", Address: "127.0.0.1:0", Upstream: "tcp", Squash: proxy.Squash{Mode: rules.SquashRoot, UID: 99, GID: 98}},
+		{Name: "tcp", Address: "0.0.0.0:0", Upstream: "tcp", Squash: proxy.Squash{Mode: rules.SquashRoot, UID: 99, GID: 98}},
 		{Name: "rdma", Address: "front", RDMA: true, Provider: front, Upstream: "tcp", Squash: proxy.Squash{Mode: rules.SquashRoot, UID: 99, GID: 98}},
 	}, []proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{server.Addr()}}})
+	port := h.KeptPort()
 	gate.Shut()
 	m := withUser(proxytest.MkdirCall(7, "d"), 0, 0)
 	want := withUser(proxytest.MkdirCall(7, "d"), 99, 98)
 	var answers []<-chan []byte
 	for range 2 {
-		ch, err := h.Client(p.Addr("tcp")).Go(bytes.Clone(m))
+		ch, err := port.Client(p.Addr("tcp")).Go(bytes.Clone(m))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -18,18 +18,18 @@ import (
 // its memory.
 //
 // So the proxy gives each Call another XID, which follows from the client's XID by a keyed
-// permutation (xid_permutation.go). The key is made of the bridge's identity, the upstream, the
-// client's address, and the credential (xid_key.go). The number that is permuted is the client's
-// XID, combined with a hash of the procedure and of the beginning of the arguments. This has
-// four consequences:
+// permutation (xid_permutation.go). The key is made of the bridge's identity, the upstream, what a
+// server would know the client by (origin.go), and the credential (xid_key.go). The number that is
+// permuted is the client's XID, combined with a hash of the procedure and of the beginning of the
+// arguments. This has four consequences:
 //
-//   - A retransmission has the XID of the first transmission, on any connection and from the
-//     next process of the bridge. Nobody has to remember anything for that.
+//   - A retransmission has the XID of the first transmission, on any connection of the same origin
+//     and from the next process of the bridge. Nobody has to remember anything for that.
 //   - Calls of one user of one client with the same arguments have different XIDs if the client
 //     gave them different XIDs. These are the Calls that a duplicate request cache would
 //     confuse.
-//   - All other Calls meet only by chance, one pair in 2^32: those of two clients or bridges,
-//     of two users of one client, and Calls with different arguments. So a client that repeats
+//   - All other Calls meet only by chance, one pair in 2^32: those of two clients or bridges, of two
+//     processes of one host, of two users of one client, and Calls with different arguments. So a client that repeats
 //     the XID and the arguments of another user's Call is not answered from that Call. And a
 //     hundred clients behind one address that use the same XIDs at the same time do not get in
 //     each other's way.

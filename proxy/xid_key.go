@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"hash/maphash"
-	"net/netip"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 )
@@ -34,14 +33,14 @@ func keyedHash(key []byte, parts ...[]byte) (sum [sha256.Size]byte) {
 }
 
 // A clientKey is the key of one client's XIDs at one upstream. It depends on the whole address:
-// two addresses of one IPv6 /64 may be two honest clients.
+// two addresses of one IPv6 /64 may be two honest clients. For clients over RDMA it is that of
+// earlier versions.
 type clientKey [16]byte
 
-// clientKey derives the key of a client at a. The key costs about a microsecond. It is derived
-// once for each connection and upstream.
-func (id *identity) clientKey(upstream string, a netip.Addr) clientKey {
-	addr := a.As16()
-	sum := keyedHash(id[:], []byte("xid"), []byte(upstream), addr[:])
+// clientKey derives the key of the client that is known by o. The key costs about a microsecond.
+// It is derived once for each connection and upstream.
+func (id *identity) clientKey(upstream string, o origin) clientKey {
+	sum := keyedHash(id[:], append([][]byte{[]byte("xid"), []byte(upstream)}, o.parts()...)...)
 	return clientKey(sum[:16])
 }
 

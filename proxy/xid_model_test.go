@@ -31,8 +31,8 @@ func (c *replyCache) call(at time.Duration, xid uint32) {
 	c.executed[xid] = at
 }
 
-// A stream is one connection of a client of one bridge. The client counts XIDs in host order,
-// from a random number, as Linux does.
+// A stream is one connection of a client of one bridge, over RDMA or from one port. The client counts XIDs in host
+// order, from a random number, as Linux does.
 type stream struct {
 	next uint32
 	key  permutation
@@ -85,13 +85,13 @@ func TestDuplicateRequestCache(t *testing.T) {
 			random := rand.New(rand.NewPCG(tt.seed, 34))
 			for i := range streams {
 				s := someone()
-				s.addr = netip.MustParseAddr("127.0.0.1")
+				s.origin = originOf(netip.MustParseAddrPort("127.0.0.1:800"), true)
 				name := s.identity
 				if tt.bridges {
 					name = fmt.Sprint(name, i)
 				}
 				id := newIdentity(name)
-				key := id.clientKey(s.upstream, s.addr)
+				key := id.clientKey(s.upstream, s.origin)
 				h := s.call(0, "the same file")
 				streams[i] = stream{random.Uint32(), key.credentialKey(user(h)), h}
 			}

@@ -15,7 +15,7 @@ var testIdentity = newIdentity("a bridge")
 // An xidUser is a user of a client of a bridge, for tests.
 type xidUser struct {
 	identity, upstream string
-	addr               netip.Addr
+	origin             origin
 	flavor             uint32
 	credential         []byte
 }
@@ -28,7 +28,8 @@ func unix(stamp uint32, machine string, uid uint32) []byte {
 
 // someone is the xidUser that the tests compare others with.
 func someone() xidUser {
-	return xidUser{"host 127.0.0.1:2049", "storage", netip.MustParseAddr("2001:db8::1"), oncrpc.FlavorSys, unix(1, "client", 0)}
+	o := originOf(netip.MustParseAddrPort("[2001:db8::1]:800"), false)
+	return xidUser{"host 127.0.0.1:2049", "storage", o, oncrpc.FlavorSys, unix(1, "client", 0)}
 }
 
 // call returns a Call of s with the procedure REMOVE.
@@ -48,7 +49,7 @@ func (s *xidUser) xid(xid uint32, args string) uint32 {
 	h := s.call(xid, args)
 	id := newIdentity(s.identity)
 	x := newXIDSpace(id)
-	key := id.clientKey(s.upstream, s.addr)
+	key := id.clientKey(s.upstream, s.origin)
 	var users credentialKeys
 	return xidOf(users.find(x.seed, &key, h), h)
 }
@@ -69,7 +70,11 @@ func TestXIDOfAnotherProcess(t *testing.T) {
 	for name, other := range map[string]func(s *xidUser){
 		"another identity":                 func(s *xidUser) { s.identity = "host 127.0.0.1:2050" },
 		"another upstream":                 func(s *xidUser) { s.upstream = "storage2" },
-		"another address of the same /64":  func(s *xidUser) { s.addr = netip.MustParseAddr("2001:db8::2") },
+		"another address of the same /64":  func(s *xidUser) { s.origin.addr = netip.MustParseAddr("2001:db8::2") },
+		"another port":                     func(s *xidUser) { s.origin.port++ },
+		"an unknown port":                  func(s *xidUser) { s.origin.port = 0 },
+		"another link":                     func(s *xidUser) { s.origin.addr = s.origin.addr.WithZone("eth0") },
+		"RDMA":                             func(s *xidUser) { s.origin = originOf(netip.AddrPortFrom(s.origin.addr, s.origin.port), true) },
 		"another user":                     func(s *xidUser) { s.credential = unix(1, "client", 1001) },
 		"another machine name":             func(s *xidUser) { s.credential = unix(1, "clients", 0) },
 		"another flavor":                   func(s *xidUser) { s.flavor = oncrpc.FlavorShort },
@@ -84,6 +89,19 @@ func TestXIDOfAnotherProcess(t *testing.T) {
 	s = someone()
 	if s.xid(77, "nome") == first || s.xid(77, "name\x00") == first || s.xid(78, "name") == first {
 		t.Error("the same XID for another Call")
+	}
+}
+
+// TestXIDOverRDMA: a client over RDMA is the same from every port, and has the XIDs that earlier versions gave it. The
+// number is of the version of November 2026.
+func TestXIDOverRDMA(t *testing.T) {
+	t.Parallel()
+	s := someone()
+	for _, port := range []uint16{0, 800, 801} {
+		s.origin = originOf(netip.AddrPortFrom(s.origin.addr, port), true)
+		if x := s.xid(77, "name"); x != 0x27ac09a6 {
+			t.Errorf("XID %#x from port %d", x, port)
+		}
 	}
 }
 
@@ -187,7 +205,7 @@ func TestXIDAllocations(t *testing.T) {
 	s := someone()
 	h := s.call(7, string(make([]byte, 60)))
 	x := newXIDSpace(testIdentity)
-	key := testIdentity.clientKey("storage", s.addr)
+	key := testIdentity.clientKey("storage", s.origin)
 	var users credentialKeys
 	n := uint32(0)
 	if got := testing.AllocsPerRun(1000, func() {
@@ -202,7 +220,7 @@ func TestXIDAllocations(t *testing.T) {
 func BenchmarkXID(b *testing.B) {
 	s := someone()
 	x := newXIDSpace(testIdentity)
-	key := testIdentity.clientKey("storage", s.addr)
+	key := testIdentity.clientKey("storage", s.origin)
 	var users credentialKeys
 	for _, args := range []int{36, 256} {
 		b.Run(map[int]string{36: "GETATTR", 256: "long"}[args], func(b *testing.B) {

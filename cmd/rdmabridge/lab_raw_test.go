@@ -30,6 +30,24 @@ func dialRaw(t *testing.T, port int) *rawClient {
 	return &rawClient{c}
 }
 
+// dialRawFrom connects from the port of local, as a client that keeps its port does. The connection before has ended
+// by reset.
+func dialRawFrom(t *testing.T, local string, port int) *rawClient {
+	t.Helper()
+	at, err := net.ResolveTCPAddr("tcp", local)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := net.Dialer{LocalAddr: at, Control: proxytest.SharePort}
+	c, err := d.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = c.(*net.TCPConn).SetLinger(0)
+	t.Cleanup(func() { c.Close() })
+	return &rawClient{c}
+}
+
 func (c *rawClient) send(t *testing.T, calls ...[]byte) {
 	t.Helper()
 	for _, m := range calls {

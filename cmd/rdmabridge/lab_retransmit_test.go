@@ -61,8 +61,8 @@ const (
 
 // testRetransmit: a client repeats a Call that must not be executed twice. The server
 // executes it once, and the client gets the Reply of that execution. The same is tried without
-// a bridge over TCP for comparison: knfsd does as well behind a bridge to RDMA or TCP, and
-// better on a new connection.
+// a bridge over TCP for comparison: knfsd does as well behind a bridge to RDMA or TCP. And several
+// processes of one host begin with one XID, each with and without a bridge a client of its own.
 func testRetransmit(t *testing.T, g *guest, b *bridgeProcess, far farEnd) {
 	g.job(t, time.Minute, "rm -rf /export/retransmit")
 	ways := []retransmitWay{{"server", farEnd{nfs: g.nfs, mount: g.mount}, nil}}
@@ -77,55 +77,58 @@ func testRetransmit(t *testing.T, g *guest, b *bridgeProcess, far farEnd) {
 		for _, c := range []struct {
 			name string
 			run  func(*testing.T, []byte)
-			// How often the server gets each Call by itself and from the bridge, and
-			// executes it by itself; from the bridge, once. 0: not tried.
-			server, bridge, executed int
+			// How often the server gets each Call by itself and from the bridge. 0: not tried.
+			server, bridge int
 		}{
-			{"together", r.together, 2, 1, 1},
-			{"answered", r.answered, 2, 2, 1},
+			{"together", r.together, 2, 1},
+			{"answered", r.answered, 2, 2},
 			// QEMU's network loses data sent on a connection that is closed while the guest
 			// is stopped.
-			{"reconnected", r.reconnected, 0, 1, 0},
-			// knfsd identifies a TCP client also by its port, so a new connection is a new
-			// client. The bridge is one client to knfsd.
-			{"answered and reconnected", r.answeredAndReconnected, 2, 2, 2},
+			{"reconnected", r.reconnected, 0, 1},
+			// knfsd identifies a TCP client also by its port, as the bridge does. The client keeps it,
+			// and QEMU's network passes it on.
+			{"answered and reconnected", r.answeredAndReconnected, 2, 2},
 			// The next process does not know the Call, gives it the same XID, and sends it
 			// over TCP from the same port.
-			{"answered and killed", r.answeredAndKilled, 0, 2, 0},
+			{"answered and killed", r.answeredAndKilled, 0, 2},
 		} {
-			times, executed := c.server, c.executed
+			times := c.server
 			if way.b != nil {
-				times, executed = c.bridge, 1
+				times = c.bridge
 			}
 			if times == 0 {
 				continue
 			}
 			t.Run(way.name+"/"+c.name, func(t *testing.T) {
 				dir := "/export/retransmit/" + strings.ReplaceAll(way.name+"-"+c.name, " ", "-")
-				r.check(t, way, dir, times, executed, c.run)
+				r.check(t, way, dir, times, c.run)
 			})
 		}
+		t.Run(way.name+"/processes of one host", func(t *testing.T) {
+			r.processes(t, "/export/retransmit/"+strings.ReplaceAll(way.name, " ", "-"))
+			way.b.wantQuiet(t)
+		})
 	}
 	g.job(t, time.Minute, "rm -r /export/retransmit")
 }
 
 // check repeats every onceCall in dir with repeat. The server has to get each Call times
-// times and to execute it executed times.
-func (r *retransmission) check(t *testing.T, way retransmitWay, dir string, times, executed int, repeat func(*testing.T, []byte)) {
+// times and to execute it once.
+func (r *retransmission) check(t *testing.T, way retransmitWay, dir string, times int, repeat func(*testing.T, []byte)) {
 	r.g.job(t, time.Minute, fmt.Sprintf(prepareOnce, dir))
 	fh := mountRoot(t, r.mount, dir)
 	file := dialRaw(t, r.port).lookup(t, fh, "file")
 	before := r.g.executed(t)
 	for _, o := range onceCalls {
-		r.once, r.op = executed == 1, o
+		r.op, r.from = o, testkit.FreeAddr(t)
 		t.Run(o.name, func(t *testing.T) { repeat(t, o.message(fh, file)) })
 	}
 	now, n := r.g.executed(t), len(onceCalls)
 	if got := now.calls - before.calls; got != n*times {
 		t.Errorf("the server got %d Calls of %d, want each %d times", got, n, times)
 	}
-	if got := now.executed - before.executed; got != n*executed {
-		t.Errorf("the server executed %d Calls of %d, want each %d times", got, n, executed)
+	if got := now.executed - before.executed; got != n {
+		t.Errorf("the server executed %d Calls of %d, want each once", got, n)
 	}
 	if got := strings.Join(strings.Fields(r.g.job(t, time.Minute, "ls "+dir)), " "); got != afterOnce {
 		t.Errorf("in the directory there are now: %s; want %s", got, afterOnce)
@@ -162,8 +165,14 @@ type retransmission struct {
 	g           *guest
 	b           *bridgeProcess
 	port, mount int
-	once        bool // whether the repetition is not executed
 	op          onceCall
+	from        string // where the client connects from, again and again
+}
+
+// dial connects from the client's port.
+func (r *retransmission) dial(t *testing.T) *rawClient {
+	t.Helper()
+	return dialRawFrom(t, r.from, r.port)
 }
 
 const absorbed = `listener_calls_total{listener="nfs",result="absorbed"}`
@@ -225,12 +234,14 @@ func (r *retransmission) answered(t *testing.T, m []byte) {
 // reconnected: the connection is closed before there can be an answer, and the Call sent
 // again on the next one.
 func (r *retransmission) reconnected(t *testing.T, m []byte) {
-	c, next := dialRaw(t, r.port), dialRaw(t, r.port)
+	c := r.dial(t)
+	var next *rawClient
 	before := r.absorbed(t)
 	r.g.standStill(t, func() {
 		c.send(t, m)
 		r.arrived(t, 1, before, 0)
 		c.Close()
+		next = r.dial(t)
 		next.send(t, m)
 		r.arrived(t, 1, before, 1)
 	})
@@ -239,28 +250,62 @@ func (r *retransmission) reconnected(t *testing.T, m []byte) {
 
 // answeredAndReconnected: the answer has been on its way when the connection ended.
 func (r *retransmission) answeredAndReconnected(t *testing.T, m []byte) {
-	c := dialRaw(t, r.port)
+	c := r.dial(t)
 	c.send(t, m)
 	first := c.receive(t)
 	r.wantOK(t, first)
 	c.Close()
-	next := dialRaw(t, r.port)
+	next := r.dial(t)
 	next.send(t, m)
 	r.wantSame(t, first, next.receive(t))
 }
 
 // answeredAndKilled: the bridge is killed after the answer, and another one is asked again.
 func (r *retransmission) answeredAndKilled(t *testing.T, m []byte) {
-	c := dialRaw(t, r.port)
+	c := r.dial(t)
 	c.send(t, m)
 	first := c.receive(t)
 	r.wantOK(t, first)
 	c.Close()
 	r.b.kill(t)
 	r.b.start(t)
-	next := dialRaw(t, r.port)
+	next := r.dial(t)
 	next.send(t, m)
 	r.wantSame(t, first, next.receive(t))
+}
+
+// processes: three processes of one host, each with a port of its own, make a directory, remove it and make it again,
+// under one XID. Then two make one at the same time, thirty times.
+func (r *retransmission) processes(t *testing.T, dir string) {
+	const first, exists = 2, 17
+	r.g.job(t, time.Minute, fmt.Sprintf("mkdir -m 777 -p %[1]s && chown 1000 %[1]s", dir))
+	fh := mountRoot(t, r.mount, dir)
+	mkdir := func(name string) []byte {
+		return append(appendString(nfsCall(first, 9, fh), name), noAttributes...)
+	}
+	for i, m := range [][]byte{mkdir("d"), appendString(nfsCall(first, 13, fh), "d"), mkdir("d")} {
+		c := dialRaw(t, r.port)
+		c.send(t, m)
+		if s := binary.BigEndian.Uint32(result(t, c.receive(t))); s != 0 {
+			t.Errorf("process %d: NFS error %d", i+1, s)
+		}
+		c.Close()
+	}
+	if got := strings.TrimSpace(r.g.job(t, time.Minute, "ls "+dir)); got != "d" {
+		t.Errorf("in the directory there is: %q; want d", got)
+	}
+	for i := range 30 {
+		m := mkdir(fmt.Sprint("at-once-", i))
+		a, b := dialRaw(t, r.port), dialRaw(t, r.port)
+		a.send(t, m)
+		b.send(t, m)
+		one, other := binary.BigEndian.Uint32(result(t, a.receive(t))), binary.BigEndian.Uint32(result(t, b.receive(t)))
+		if min(one, other) != 0 || max(one, other) != exists {
+			t.Errorf("two at once: statuses %d and %d, want 0 and %d", one, other, exists)
+		}
+		a.Close()
+		b.Close()
+	}
 }
 
 func (r *retransmission) wantOK(t *testing.T, reply []byte) {
@@ -273,10 +318,7 @@ func (r *retransmission) wantOK(t *testing.T, reply []byte) {
 // wantSame wants the second Reply to be the first one again, from the server's memory.
 func (r *retransmission) wantSame(t *testing.T, first, second []byte) {
 	t.Helper()
-	switch {
-	case !r.once:
-		t.Logf("%s: again on a new connection: status %d", r.op.name, binary.BigEndian.Uint32(result(t, second)))
-	case !bytes.Equal(first, second):
+	if !bytes.Equal(first, second) {
 		t.Errorf("%s: not the same Reply again:\n% x\n% x", r.op.name, first, second)
 	}
 }

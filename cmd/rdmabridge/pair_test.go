@@ -21,6 +21,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/hapair"
+	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 )
 
 // pairConfig is what docs/scaling.md recommends for a pair: the two bridges differ in nothing.
@@ -46,6 +47,8 @@ const (
 	pairTimeo = 5 * time.Second
 	// pairBound is the bound of docs/scaling.md on how long a client of a pair waits.
 	pairBound = 15*time.Second + pairTimeo
+	// pairPorts are the ports of the clients, by their numbers.
+	pairPorts = 800
 )
 
 // inPairNetwork is set in the environment of the process that has a network of its own.
@@ -238,7 +241,7 @@ func (s *onceServer) counts() (again, remembered int) {
 }
 
 // pairClients each send one Call after the other, as Linux's NFSv3 client does: when a connection is lost they send
-// the Call again, with its XID, on the next one.
+// the Call again, with its XID, on the next one, which comes from the same port.
 type pairClients struct {
 	cancel context.CancelFunc
 	all    sync.WaitGroup
@@ -282,7 +285,7 @@ func (p *pairClients) run(ctx context.Context, client, i int) {
 		var err error
 		for ctx.Err() == nil {
 			if c == nil {
-				d := net.Dialer{Timeout: time.Second, KeepAlive: -1}
+				d := net.Dialer{Timeout: time.Second, KeepAlive: -1, LocalAddr: &net.TCPAddr{Port: pairPorts + client}, Control: proxytest.SharePort}
 				if c, err = d.DialContext(ctx, "tcp", hapair.Floating+":2049"); err != nil {
 					c = nil
 					time.Sleep(100 * time.Millisecond)
@@ -292,6 +295,7 @@ func (p *pairClients) run(ctx context.Context, client, i int) {
 			if reply, err = exchange(ctx, c, call); err == nil {
 				break
 			}
+			_ = c.(*net.TCPConn).SetLinger(0) // or the kernel keeps the port
 			c.Close()
 			c = nil
 		}

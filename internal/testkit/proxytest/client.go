@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
@@ -37,6 +39,57 @@ func DialClientFrom(local net.IP, addr string) (*Client, error) {
 		return nil, err
 	}
 	return NewClient(c), nil
+}
+
+// DialClientAt connects to addr from the address and port local, as a client that keeps its port does when it
+// connects again. Sockets with one local port may be connected to different addresses at the same time.
+func DialClientAt(local netip.AddrPort, addr string) (*Client, error) {
+	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(local), Control: SharePort}
+	c, err := d.Dial("tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	return NewClient(c), nil
+}
+
+// SharePort is a Control of net.Dialer for sockets that have one local port.
+func SharePort(_, _ string, c syscall.RawConn) (err error) {
+	if e := c.Control(func(fd uintptr) {
+		err = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1)
+	}); e != nil {
+		return e
+	}
+	return err
+}
+
+// A KeptPort is the local port of a client that keeps it, as Linux does: a server knows the client by it when
+// it connects again.
+type KeptPort struct {
+	h  *Harness
+	at netip.AddrPort
+	n  byte // connections
+}
+
+// KeptPort returns a port that no other client has.
+func (h *Harness) KeptPort() *KeptPort {
+	return &KeptPort{h: h, at: netip.MustParseAddrPort(testkit.FreeAddr(h.T))}
+}
+
+// Client connects from the port to addr. Where addr is of a listener at all addresses of the host, connections that
+// the port has already may go on: each goes to another address.
+func (k *KeptPort) Client(addr string) *Client {
+	k.h.T.Helper()
+	to := netip.MustParseAddrPort(addr)
+	if to.Addr().IsUnspecified() {
+		k.n++
+		to = netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, k.n}), to.Port())
+	}
+	c, err := DialClientAt(k.at, to.String())
+	if err != nil {
+		k.h.T.Fatal(err)
+	}
+	k.h.T.Cleanup(c.Reset)
+	return c
 }
 
 // NewClient makes a client of a connection.
@@ -143,6 +196,12 @@ func await(ch <-chan []byte, mu *sync.Mutex, why *error) ([]byte, error) {
 	case <-time.After(CallTimeout):
 		return nil, ErrTimeout
 	}
+}
+
+// Reset ends the connection with RST, so that another one can have the same addresses and ports at once.
+func (c *Client) Reset() {
+	_ = c.Conn.(*net.TCPConn).SetLinger(0)
+	_ = c.Close()
 }
 
 // Close ends the connection.
