@@ -54,6 +54,7 @@ type entry struct {
 	line     uint32 // on which connection last; 0 if it is not known
 	served   int    // times it came to a server
 	executed int    // times a server executed it
+	moves    int    // times the client sent it from another port than before
 	xids     []come // how it came there to be executed, if it is harmful
 	written  int    // times a server sent all octets of its Reply
 	refused  bool   // a Responder answered RDMA_ERROR
@@ -113,6 +114,14 @@ func (b *book) transmit(id uint32) {
 	if e.sent++; e.sent > 1 {
 		b.again.Add(1)
 	}
+}
+
+// moved notes that the Call is about to be sent from another port than before. A server without a bridge would take it
+// for another Call.
+func (b *book) moved(id uint32) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.calls[id].moves++
 }
 
 // unsent takes transmit back.
@@ -271,10 +280,10 @@ func (b *book) serve(c *oncrpc.Call, k kind, id uint32) {
 func (b *book) execute(id, xid uint32, cached bool) {
 	b.mu.Lock()
 	e := b.calls[id]
-	n, k, how := 0, kind(0), ""
+	n, most, k, how := 0, 1, kind(0), ""
 	if e != nil {
 		e.executed++
-		n, k = e.executed, e.kind
+		n, most, k = e.executed, 1+e.moves, e.kind
 		if k.harmful() && cached {
 			e.xids = append(e.xids, come{xid: xid, at: time.Now()})
 			for _, c := range e.xids {
@@ -283,8 +292,8 @@ func (b *book) execute(id, xid uint32, cached bool) {
 		}
 	}
 	b.mu.Unlock()
-	if n > 1 && k.harmful() && cached {
-		b.wrong("call %#x (%v) was executed %d times by a server with a duplicate request cache: it came under other XIDs:%s", id, k, n, how)
+	if n > most && k.harmful() && cached {
+		b.wrong("call %#x (%v), sent from %d ports, was executed %d times by a server with a duplicate request cache: it came under other XIDs:%s", id, k, most, n, how)
 	}
 }
 

@@ -53,6 +53,7 @@ func TestChaos(t *testing.T) {
 	defer stop()
 	people := &crowd{world: w, addrs: site.addrs, servers: site.servers, ctx: ctx, end: end, stranger: strangers()}
 	people.tcpClients()
+	people.processes()
 	people.rdmaClients(w.wire("front", w.newSky(&wireFaults), site.addrs["rdma-to-tcp"], true))
 	people.rogues()
 	people.healthy()
@@ -165,12 +166,19 @@ type crowd struct {
 }
 
 // client starts c, with a number, a name and dice of its own.
-func (p *crowd) client(c *client, dial func(context.Context, net.IP) (line, error)) {
+// It keeps its port, as Linux does, unless it roams.
+func (p *crowd) client(c *client, dial func(context.Context, *net.TCPAddr) (line, error)) {
 	p.n++
-	local := net.IPv4(127, 0, 1, byte(p.n))
+	local := &net.TCPAddr{IP: net.IPv4(127, 0, 1, byte(p.n))}
+	if !c.roams {
+		local.Port = freePort(p.world)
+	}
 	c.name, c.book, c.dice = fmt.Sprintf("client %d", p.n), p.book, p.seed.dice("client", p.n)
 	c.deep = cmp.Or(c.deep, 1+c.dice.IntN(16))
 	c.xid = c.dice.Uint32N(1000) // clients have the same ones
+	if c.mortal {
+		local.IP = net.IPv4(127, 0, 7, 1) // processes of one host
+	}
 	c.dial = func(ctx context.Context) (line, error) { return dial(ctx, local) }
 	if c.far {
 		// These clients are at one address. When two of them choose the same XID, the
@@ -192,9 +200,31 @@ func (p *crowd) tcpClients() {
 		if i >= 7 {
 			c.deep, c.pause = 2, 2*time.Millisecond
 		}
-		p.client(c, func(ctx context.Context, local net.IP) (line, error) {
-			return dialTCP(ctx, p.addrs[name], local)
+		c.roams = p.seed.dice("roams", i).IntN(3) == 0
+		p.client(c, func(ctx context.Context, local *net.TCPAddr) (line, error) {
+			return dialTCPFrom(ctx, p.addrs[name], local)
 		})
+	}
+}
+
+// processes starts clients at one address that end again and again, and whose XIDs begin at 0 each time: test
+// suites, and programs with their own NFS client. They remove the same names under the same XIDs.
+func (p *crowd) processes() {
+	for _, name := range []string{"to-rdma", "to-tcp"} {
+		for range 2 {
+			c := &client{server: p.servers[name], removes: true, roams: true, mortal: true, deep: 2, pause: 100 * time.Millisecond}
+			p.client(c, func(ctx context.Context, local *net.TCPAddr) (line, error) {
+				// A port that an earlier process had would make this one the same client, to a server as well.
+				if local.Port == 0 {
+					local.Port = freePort(p.world)
+				}
+				l, err := dialTCPFrom(ctx, p.addrs[name], local)
+				if err == nil {
+					local.Port = 0
+				}
+				return l, err
+			})
+		}
 	}
 }
 
@@ -202,7 +232,7 @@ func (p *crowd) tcpClients() {
 func (p *crowd) rdmaClients(addr string) {
 	dialer := p.h
 	for i := range 3 {
-		p.client(&client{v4: i == 0, far: true}, func(context.Context, net.IP) (line, error) {
+		p.client(&client{v4: i == 0, far: true}, func(context.Context, *net.TCPAddr) (line, error) {
 			c, err := dialer.DialRDMA(p.stranger, p.clientLoop, addr, rdmaside.RequesterOptions{Credits: 16, Deadline: 8 * time.Second, Log: zerolog.Nop()})
 			if err != nil {
 				return nil, err
@@ -217,9 +247,11 @@ func (p *crowd) healthy() {
 	dialer := p.h
 	for i := range 4 {
 		c := &client{v4: i == 1, far: true, deep: 1, pause: 40 * time.Millisecond}
-		dial := func(ctx context.Context, local net.IP) (line, error) { return dialTCP(ctx, p.addrs["quiet"], local) }
+		dial := func(ctx context.Context, local *net.TCPAddr) (line, error) {
+			return dialTCPFrom(ctx, p.addrs["quiet"], local)
+		}
 		if i == 3 {
-			dial = func(context.Context, net.IP) (line, error) {
+			dial = func(context.Context, *net.TCPAddr) (line, error) {
 				r, err := dialer.DialRDMA(p.stranger, p.clientLoop, p.addrs["quiet over RDMA"], rdmaside.RequesterOptions{Credits: 16, Deadline: 8 * time.Second, Log: zerolog.Nop()})
 				if err != nil {
 					return nil, err

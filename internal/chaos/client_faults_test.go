@@ -71,7 +71,7 @@ var clientRows = []clientRow{
 			w.t.Error("the client was closed")
 		}
 	}, answered, "the header of a Call is not valid; call refused", []string{`listener_refused_calls_total{reason="credential"`}, 0},
-	{"Call sent again on another connection while it is under way", func(w *world, g *rogue, c net.Conn) {
+	{"Call sent again on another connection from the same port while it is under way", func(w *world, g *rogue, c net.Conn) {
 		s := w.responders[0].server
 		s.stop()
 		goOn := sync.OnceFunc(s.goOn)
@@ -82,7 +82,7 @@ var clientRows = []clientRow{
 		if !testkit.Settles(5*time.Second, func() bool { return w.sum("rdmabridge_listener_received_calls_total") == 2 }) {
 			w.t.Error("the Call was not read")
 		}
-		next, err := g.dial()
+		next, err := g.dialFrom(c.LocalAddr(), w.proxy.Addr("in too"))
 		if err != nil {
 			w.t.Fatal(err)
 		}
@@ -165,7 +165,7 @@ func TestClientFaults(t *testing.T) {
 			if r.unavailable > 0 {
 				w.unavailable = r.unavailable
 			}
-			w.start([]proxy.ListenerOptions{{Name: "in", Address: "127.0.0.1:0", Upstream: "up"}},
+			w.start([]proxy.ListenerOptions{{Name: "in", Address: "127.0.0.1:0", Upstream: "up"}, {Name: "in too", Address: "127.0.0.1:0", Upstream: "up"}},
 				[]proxy.UpstreamOptions{{Name: "up", Connections: 1, RDMA: true, Provider: w.iwarp, Endpoints: []string{w.overRDMA("up", newServer(w.book, true))}}})
 			g := &rogue{name: "client", book: w.book, counts: &w.counts, addr: w.proxy.Addr("in"), local: net.IPv4(127, 0, 3, 1), dice: w.seed.dice("row", 0), xid: 100}
 			if got := w.probe(g, getattr, nil); got != answered {

@@ -24,6 +24,10 @@ type client struct {
 	gss  bool
 	v4   bool // speaks NFSv4.1 and 4.2 as well
 	far  bool // its connection may be slow, or not there: it does not measure
+	// roams: each connection comes from another port. A server without a bridge would not know what it sends again.
+	roams bool
+	// mortal: after some seconds another process takes its place, whose XIDs begin at 0.
+	mortal bool
 
 	server  *server       // that answers its Calls, unless it is far
 	removes bool          // most of its Calls are REMOVEs
@@ -37,6 +41,7 @@ type client struct {
 	connects    int
 	line        uint32    // number of the present connection
 	since       time.Time // before it was made
+	dies        time.Time // of a mortal client
 }
 
 // An outstanding is a Call that was not answered yet.
@@ -45,6 +50,7 @@ type outstanding struct {
 	id   uint32
 	m    []byte
 	sent time.Time // on the present connection
+	line uint32    // the latest connection on which it was sent; 0 for none
 }
 
 // run makes Calls until ctx ends, then waits for those outstanding until end does.
@@ -61,12 +67,23 @@ func (c *client) run(ctx, end context.Context) {
 		}
 		c.connects++
 		c.since, c.line = since, c.book.dialled(since)
+		if c.mortal && time.Now().After(c.dies) {
+			c.startAnew()
+		}
 		c.live(ctx, end, conn)
 		c.book.hungUp(c.line)
 	}
 	if n := len(c.outstanding); n > 0 && !c.book.broken.Load() {
 		c.book.wrong("%s: %d Calls were never answered", c.name, n)
 	}
+}
+
+// startAnew makes c another process, which knows nothing of the one before.
+func (c *client) startAnew() {
+	c.book.abandon(slices.Collect(maps.Values(c.outstanding)))
+	clear(c.outstanding)
+	c.xid = 0
+	c.dies = time.Now().Add(between(c.dice, time.Second, 4*time.Second))
 }
 
 // live is the life of one connection.
@@ -92,7 +109,7 @@ func (c *client) live(ctx, end context.Context, l line) {
 			c.drain(l)
 			return
 		case <-tick.C:
-			if c.book.broken.Load() || c.overdue() {
+			if c.book.broken.Load() || c.overdue() || c.mortal && time.Now().After(c.dies) {
 				return
 			}
 		case <-end.Done():
@@ -194,6 +211,10 @@ func (c *client) bound(k kind) time.Duration {
 
 func (c *client) send(l line, o *outstanding) bool {
 	c.book.sentOn(o.id, c.line)
+	if c.roams && o.line != 0 && o.line != c.line {
+		c.book.moved(o.id)
+	}
+	o.line = c.line
 	c.book.transmit(o.id)
 	o.sent = time.Now()
 	err := l.send(o.m, c.bound(o.kind))

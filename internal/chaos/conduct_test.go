@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
 )
@@ -53,6 +54,11 @@ func freeAddr(w *world) string {
 	}
 	defer l.Close()
 	return l.Addr().String()
+}
+
+// freePort returns a port from which clients can connect, at any address of this host.
+func freePort(w *world) int {
+	return int(netip.MustParseAddrPort(testkit.FreeAddr(w.t)).Port())
 }
 
 // options are those of the life l. Providers in memory, which reach to the servers, are

@@ -32,6 +32,7 @@ var errStuck = errors.New("chaos: the bridge does not read")
 // A tcpLine is one over TCP.
 type tcpLine struct {
 	net.Conn
+	kept   bool // the next one has its port
 	got    chan []byte
 	called chan []byte
 	endc   chan struct{}
@@ -39,12 +40,17 @@ type tcpLine struct {
 }
 
 func dialTCP(ctx context.Context, addr string, local net.IP) (line, error) {
-	d := net.Dialer{Timeout: 2 * time.Second, LocalAddr: &net.TCPAddr{IP: local}}
+	return dialTCPFrom(ctx, addr, &net.TCPAddr{IP: local})
+}
+
+// dialTCPFrom connects from the port of local, or from any if that is 0.
+func dialTCPFrom(ctx context.Context, addr string, local *net.TCPAddr) (line, error) {
+	d := net.Dialer{Timeout: 2 * time.Second, LocalAddr: local, Control: proxytest.SharePort}
 	conn, err := d.DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return nil, err
 	}
-	l := &tcpLine{Conn: conn, got: make(chan []byte, 64), called: make(chan []byte, 64), endc: make(chan struct{}), stop: make(chan struct{})}
+	l := &tcpLine{Conn: conn, kept: local.Port != 0, got: make(chan []byte, 64), called: make(chan []byte, 64), endc: make(chan struct{}), stop: make(chan struct{})}
 	go l.read()
 	return l, nil
 }
@@ -88,6 +94,9 @@ func (l *tcpLine) ended() <-chan struct{} { return l.endc }
 
 func (l *tcpLine) close() {
 	close(l.stop)
+	if l.kept {
+		_ = l.Conn.(*net.TCPConn).SetLinger(0) // or the kernel keeps the port for a minute
+	}
 	l.Conn.Close()
 	<-l.endc
 }

@@ -62,8 +62,13 @@ func (g *rogue) pause(ctx context.Context, d time.Duration) {
 }
 
 func (g *rogue) dial() (net.Conn, error) {
-	d := net.Dialer{Timeout: 2 * time.Second, LocalAddr: &net.TCPAddr{IP: g.local}}
-	return d.Dial("tcp", g.addr)
+	return g.dialFrom(&net.TCPAddr{IP: g.local}, g.addr)
+}
+
+// dialFrom connects to addr from the port of local, or from any if that is 0.
+func (g *rogue) dialFrom(local net.Addr, addr string) (net.Conn, error) {
+	d := net.Dialer{Timeout: 2 * time.Second, LocalAddr: local, Control: proxytest.SharePort}
+	return d.Dial("tcp", addr)
 }
 
 // call is a Call of the kind given, noted in the book as sent once.
@@ -200,6 +205,7 @@ func (g *rogue) twice(_ context.Context, c net.Conn) {
 		if err != nil {
 			return
 		}
+		g.book.moved(o.id)
 		c = next
 	}
 	defer func() { c.Close() }()
@@ -214,6 +220,7 @@ func (g *rogue) twice(_ context.Context, c net.Conn) {
 		if err != nil {
 			return
 		}
+		g.book.moved(o.id)
 		c = next
 	}
 }

@@ -14,7 +14,7 @@ import (
 //
 // Sidecars are bridges with one source address, in front of one server. The duplicate request
 // cache there sees their Calls as those of one client. Each has an identity of its own; nothing
-// else tells them apart: their clients have one address, are one user, begin with one XID, and
+// else tells them apart: their clients have one address and port, are one user, begin with one XID, and
 // remove the same names in the same order. remove_test.go says how the server shows a Call that
 // it has taken for another.
 
@@ -25,6 +25,7 @@ const sidecarMemory = 16 << 20
 // function that it returns ends them.
 func (p *crowd) sidecars(n int, rdma bool, endpoint string) (end func()) {
 	var lives []life
+	ports := []int{freePort(p.world), freePort(p.world)}
 	for i := range n {
 		l := p.newLife(sidecarMemory)
 		addr := freeAddr(p.world)
@@ -49,7 +50,9 @@ func (p *crowd) sidecars(n int, rdma bool, endpoint string) (end func()) {
 				name: fmt.Sprintf("client %d of sidecar %d", j+1, i+1), book: p.book, server: new(server), removes: true, deep: 2, pause: 10 * time.Millisecond,
 				dice: p.seed.dice("sidecar", j), xid: uint32(j+1) << 18, // as those of the other sidecars
 			}
-			c.dial = func(ctx context.Context) (line, error) { return dialTCP(ctx, addr, net.IPv4(127, 0, 0, 1)) }
+			c.dial = func(ctx context.Context) (line, error) {
+				return dialTCPFrom(ctx, addr, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: ports[j]})
+			}
 			p.running.Go(func() { c.run(p.ctx, p.end) })
 		}
 	}
