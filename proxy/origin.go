@@ -40,3 +40,14 @@ func (o origin) parts() [][]byte {
 	}
 	return all
 }
+
+// hash is the hash of o that decides which source port the client's pinned connection has. Where the port is not
+// known, or does not count, it is addressHash.
+func (o origin) hash() uint32 {
+	b := o.addr.As16()
+	h := fnv(fnvBasis, b[:])
+	if o.port != 0 {
+		h = fnv(h, []byte{byte(o.port >> 8), byte(o.port)})
+	}
+	return uint32(mix(h) >> 32)
+}

@@ -251,7 +251,7 @@ func (p *pin) answered() {}
 func (p *pin) ended(error) {}
 
 // ports is part of connOwner.
-func (p *pin) ports() uint64 { return uint64(addressHash(p.front.ledger.addr())) }
+func (p *pin) ports() uint64 { return uint64(p.front.ledger.origin().hash()) }
 
 // names is part of connOwner.
 func (p *pin) names(b []byte) []byte {

@@ -22,11 +22,12 @@ import (
 //
 // A process that was killed leaves such Calls, too, and cannot tell the next process which
 // ports it had. So a seat's first port follows from facts that the next process knows: the
-// upstream's name and the number of the seat or lane, or for a pinned connection the client's address.
+// upstream's name and the number of the seat or lane, or for a pinned connection what a server would
+// know the client by (origin.go).
 // When that port is in use, by another bridge on this host for example, the seat tries other
 // ports in an order that is always the same. The client's address also decides which seat
 // carries the client's Calls (sticky flows of package pool) and which XIDs they have
-// (xid_slot.go). If the configuration names no ports, the seats use the range that the kernel
+// (xid.go). If the configuration names no ports, the seats use the range that the kernel
 // chooses from.
 //
 // A seat that has another port than its first choice is astray, because the next process would

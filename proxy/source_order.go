@@ -42,7 +42,7 @@ type portOrder struct {
 	base, size uint64 // of the range
 	shared     uint64 // how many shared seats there are; at most size
 	own        bool   // for a lane or a pinned connection
-	number     uint64 // the number of the shared seat, or a hash of the client's address
+	number     uint64 // the number of the shared seat, or a hash of the client's origin
 }
 
 // port is the n-th port to try, counted from 0. The first 2*size include every port of the

@@ -178,8 +178,9 @@ func TestSourcePortsOfTheNextProcess(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			x := newPortCase(t, 3, tt.source, proxy.ModePinned)
+			port := x.KeptPort()
 			pinned := func() *proxytest.Client {
-				c := x.Client(x.p.Addr("nfs"))
+				c := port.Client(x.p.Addr("nfs"))
 				check(t, c, proxytest.SequenceCall(1))
 				return c
 			}
@@ -204,6 +205,39 @@ func TestSourcePortsOfTheNextProcess(t *testing.T) {
 			}
 			beside.Close()
 		})
+	}
+}
+
+// TestSourcePortsOfProcesses: two clients of one host that keep their ports have each its own source port at the
+// server, also when they come back in another order: the server knows by it what they send again.
+func TestSourcePortsOfProcesses(t *testing.T) {
+	t.Parallel()
+	x := newPortCase(t, 1, proxy.Source{Address: netip.MustParseAddr("127.0.0.11")}, proxy.ModePinned) // no other test connects from there
+	one, two := x.KeptPort(), x.KeptPort()
+	// from connects a client, and returns the source port of its connection to the server.
+	from := func(k *proxytest.KeptPort) (*proxytest.Client, uint16) {
+		before := x.ports(len(x.s.Conns()))
+		c := k.Client(x.p.Addr("nfs"))
+		check(t, c, proxytest.GetattrCall(1))
+		for _, p := range x.ports(len(before) + 1) {
+			if !slices.Contains(before, p) {
+				return c, p
+			}
+		}
+		t.Fatal("no other port")
+		return nil, 0
+	}
+	x.ports(1)
+	a, portOfOne := from(one)
+	b, portOfTwo := from(two)
+	a.Reset()
+	b.Reset()
+	x.ports(1)
+	if _, p := from(two); p != portOfTwo {
+		t.Errorf("the second client's Calls come from port %d, and came from %d; the first one's from %d", p, portOfTwo, portOfOne)
+	}
+	if _, p := from(one); p != portOfOne {
+		t.Errorf("the first client's Calls come from port %d, and came from %d", p, portOfOne)
 	}
 }
 
