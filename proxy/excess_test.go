@@ -246,7 +246,7 @@ func TestRepeatedOnItsConnectionEnds(t *testing.T) {
 			})
 			end(x, r)
 			<-r.closed
-			close(x.release)
+			x.release()
 			if err := <-other.done; err != nil {
 				t.Errorf("the repeat on another connection: %v", err)
 			}

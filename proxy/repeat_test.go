@@ -121,7 +121,7 @@ type repetition struct {
 	*proxytest.Harness
 	p        *proxy.Proxy
 	server   *proxytest.TCPServer
-	release  chan struct{} // closed when the server may answer
+	release  func() // lets the server answer
 	provider *fabrictest.Loopback
 	loop     *fabrictest.Loop // the clients'
 	port     *proxytest.KeptPort
@@ -130,15 +130,18 @@ type repetition struct {
 
 func newRepetition(t *testing.T) *repetition {
 	t.Helper()
-	x := &repetition{Harness: proxytest.NewHarness(t, budget), release: make(chan struct{}), provider: fabrictest.NewLoopback(), loop: fabrictest.NewLoop()}
+	x := &repetition{Harness: proxytest.NewHarness(t, budget), provider: fabrictest.NewLoopback(), loop: fabrictest.NewLoop()}
+	hold := make(chan struct{})
+	x.release = sync.OnceFunc(func() { close(hold) })
 	t.Cleanup(x.loop.Stop)
 	x.port = x.KeptPort()
 	x.server = x.TCPServer(proxytest.Behaviour{Intercept: func(c *oncrpc.Call) ([]byte, bool) {
 		if c.Procedure == 9 { // MKDIR
-			<-x.release
+			<-hold
 		}
 		return nil, false
 	}})
+	t.Cleanup(x.release)
 	x.p = x.Proxy([]proxy.ListenerOptions{
 		{Name: "rdma", Address: "middle", RDMA: true, Provider: x.provider, Upstream: "tcp"},
 		{Name: "tcp", Address: "0.0.0.0:0", Upstream: "tcp"},
@@ -231,7 +234,7 @@ func TestRepeatedTwice(t *testing.T) {
 			t.Run("answered", func(t *testing.T) {
 				t.Parallel()
 				repeatTwice(t, transport, func(x *repetition, all []attempt) {
-					close(x.release)
+					x.release()
 					wantAnswered(t, x, 1, all)
 				})
 			})
@@ -241,7 +244,7 @@ func TestRepeatedTwice(t *testing.T) {
 					all[0].close()
 					<-all[0].done
 					x.Eventually("its end is seen", func() bool { return x.clients() == 2 })
-					close(x.release)
+					x.release()
 					wantAnswered(t, x, 1, all[1:])
 				})
 			})
@@ -251,7 +254,7 @@ func TestRepeatedTwice(t *testing.T) {
 					all[2].close()
 					<-all[2].done
 					x.Eventually("its end is seen", func() bool { return x.clients() == 2 })
-					close(x.release)
+					x.release()
 					wantAnswered(t, x, 1, all[:2])
 				})
 			})
@@ -262,7 +265,7 @@ func TestRepeatedTwice(t *testing.T) {
 					if err := <-all[0].done; err == nil {
 						t.Error("a Call that may not be repeated was answered")
 					}
-					close(x.release)
+					x.release()
 					wantAnswered(t, x, 2, all[1:])
 				})
 			})
