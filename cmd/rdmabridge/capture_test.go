@@ -28,39 +28,10 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/nfs4test"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
+	"github.com/rdmabridge/rdmabridge/internal/testkit/tshark"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
-
-// needs skips the test where one of tools is not installed. make install has them all.
-func needs(t *testing.T, tools ...string) {
-	t.Helper()
-	for _, tool := range tools {
-		if _, err := exec.LookPath(tool); err != nil {
-			if os.Getenv("CI") == "true" || os.Getenv("RDMABRIDGE_LAB") == "1" {
-				t.Fatalf("%v: make install installs it", err)
-			}
-			t.Skipf("%v: make install installs it", err)
-		}
-	}
-}
-
-// tshark returns the lines that stock tshark prints for a capture.
-func tshark(t *testing.T, file string, args ...string) []string {
-	t.Helper()
-	cmd := exec.Command("tshark", append([]string{"-n", "-r", file}, args...)...)
-	cmd.Env = append(os.Environ(), "HOME="+t.TempDir()) // no preferences
-	var errOut bytes.Buffer
-	cmd.Stderr = &errOut
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("tshark %q: %v: %s", args, err, &errOut)
-	}
-	if len(out) == 0 {
-		return nil
-	}
-	return strings.Split(strings.TrimSuffix(string(out), "\n"), "\n")
-}
 
 // startCaptureCommand runs capture, and returns when it has begun. stop ends it as Ctrl-C does.
 func startCaptureCommand(t *testing.T, args ...string) (stop func() string) {
@@ -92,77 +63,11 @@ func startCaptureCommand(t *testing.T, args ...string) (stop func() string) {
 	}
 }
 
-// A decoded is a packet of a capture as tshark decodes it.
-type decoded struct {
-	leg, stream, from, to string
-	xid, kind             string // of RPC; kind is 0 for a Call
-	procedure, data       string // of NFSv3
-	operations, callbacks string // of NFSv4
-	comment               string
-	cut                   bool
-}
-
-// decode has tshark decode a capture. It checks that tshark has nothing to complain about, and that each
-// Call has one Reply. It returns the packets and the number of Calls.
-func decode(t *testing.T, file string) (all []decoded, calls int) {
-	t.Helper()
-	fields := []string{
-		"frame.interface_id", "tcp.stream", "tcp.srcport", "tcp.dstport", "rpc.xid", "rpc.msgtyp", "nfs.procedure_v3", "nfs.data",
-		"nfs.opcode", "nfs.cb.operation", "frame.comment", "frame.cap_len", "frame.len",
-		"_ws.malformed", "tcp.analysis.flags", "_ws.expert.severity", "_ws.expert.message", "tcp.len", "tcp.flags.push",
-		"tcp.analysis.reused_ports",
-	}
-	args := []string{"-T", "fields", "-E", "occurrence=a", "-E", "aggregator=;"}
-	for _, f := range fields {
-		args = append(args, "-e", f)
-	}
-	sent, answered := map[string]int{}, map[string]int{}
-	for _, l := range tshark(t, file, args...) {
-		v := strings.Split(l, "\t")
-		if len(v) != len(fields) {
-			t.Fatalf("tshark says %.200q", l)
-		}
-		d := decoded{v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[8], v[9], v[10], v[11] != v[12]}
-		all = append(all, d)
-		const warning = 0x600000
-		for _, s := range strings.Split(v[15], ";") {
-			// What tshark thinks of the stateid in the Reply to CLOSE is the server's affair.
-			if n, _ := strconv.Atoi(s); n >= warning && !strings.Contains(v[16], "State ID deprecated in CLOSE") {
-				v[13] = "expert"
-			}
-		}
-		if v[19] != "" {
-			v[14] = "" // A client may come again from the port it had: a chance of libnfs, a habit of Linux.
-		}
-		if v[13]+v[14] != "" {
-			t.Errorf("tshark complains about packet %d: %.300q", len(all), v[13:])
-		}
-		switch {
-		case d.kind == "0":
-			calls++
-			sent[d.stream+" "+d.xid+" "+d.from]++
-		case d.kind == "1":
-			answered[d.stream+" "+d.xid+" "+d.to]++
-		case v[17] != "0" && v[18] != "0":
-			t.Errorf("packet %d ends a message that is not decoded: %.300q", len(all), v[:6])
-		}
-	}
-	for k, n := range sent {
-		if answered[k] != n {
-			t.Errorf("%d Calls and %d Replies on stream, XID and port %s", n, answered[k], k)
-		}
-	}
-	if len(sent) != len(answered) {
-		t.Errorf("%d Calls, %d Replies", len(sent), len(answered))
-	}
-	return all, calls
-}
-
 // TestCapture captures NFSv3 READs and WRITEs of up to 1 MiB, whose data move by RDMA on the way to the
 // server, and has tshark decode them.
 func TestCapture(t *testing.T) {
 	t.Parallel()
-	needs(t, "tshark", "nfs-cp")
+	testkit.Needs(t, "tshark", "nfs-cp")
 	dir := t.TempDir()
 	sock := filepath.Join(dir, "c.sock")
 	far := testkit.FreeAddr(t)
@@ -218,7 +123,7 @@ control: {path: %q}
 		}
 	}
 
-	packets, n := decode(t, whole)
+	packets, n := tshark.Decode(t, whole)
 	if n < 60 || n%2 != 0 {
 		t.Errorf("%d Calls on both legs", n)
 	}
@@ -226,10 +131,10 @@ control: {path: %q}
 		for _, what := range []struct{ name, kind, procedure string }{{"WRITE", "0", "7"}, {"READ", "1", "6"}} {
 			var got []byte
 			for _, p := range packets {
-				if p.leg == strconv.Itoa(leg) && p.kind == what.kind && p.procedure == what.procedure {
-					b, err := hex.DecodeString(p.data)
+				if p.Leg == strconv.Itoa(leg) && p.Kind == what.kind && p.Procedure == what.procedure {
+					b, err := hex.DecodeString(p.Data)
 					if err != nil {
-						t.Fatalf("tshark says %.80q", p.data)
+						t.Fatalf("tshark says %.80q", p.Data)
 					}
 					got = append(got, b...)
 				}
@@ -239,14 +144,14 @@ control: {path: %q}
 			}
 		}
 	}
-	packets, without := decode(t, cut)
+	packets, without := tshark.Decode(t, cut)
 	short := 0
 	var comments strings.Builder
 	for _, p := range packets {
-		if p.cut {
+		if p.Cut {
 			short++
 		}
-		comments.WriteString(p.comment + "\n")
+		comments.WriteString(p.Comment + "\n")
 	}
 	if without != n || short != 16 {
 		t.Errorf("%d Calls instead of %d; %d messages are cut, want 4 READs and 4 WRITEs on 2 legs", without, n, short)
@@ -268,17 +173,17 @@ control: {path: %q}
 		t.Fatalf("%v, %v", rings, err)
 	}
 	for _, file := range rings {
-		for _, l := range tshark(t, file, "-Y", "_ws.malformed") {
+		for _, l := range tshark.Lines(t, file, "-Y", "_ws.malformed") {
 			t.Errorf("%s: %s", file, l)
 		}
 		if info, err := os.Stat(file); err != nil || info.Size() > 3200<<10 { // and the rest of a message
 			t.Errorf("%s has %d octets", file, info.Size())
 		}
 	}
-	if _, n := decode(t, failed); n != 2 {
+	if _, n := tshark.Decode(t, failed); n != 2 {
 		t.Errorf("%d Calls with NOENT on both legs, want 2", n)
 	}
-	if _, n := decode(t, trigger); n < 2 {
+	if _, n := tshark.Decode(t, trigger); n < 2 {
 		t.Errorf("%d Calls led to NOENT", n)
 	}
 	signals <- syscall.SIGTERM
@@ -370,7 +275,7 @@ func checkTable(t *testing.T, file string) {
 // TestCaptureSessions captures NFSv4.1 with callbacks, from clients on TCP to a server on RDMA.
 func TestCaptureSessions(t *testing.T) {
 	t.Parallel()
-	needs(t, "tshark")
+	testkit.Needs(t, "tshark")
 	engine, err := tcpframe.Start(tcpframe.EngineOptions{Loops: 1, Log: zerolog.Nop()})
 	if err != nil {
 		t.Fatal(err)
@@ -427,17 +332,17 @@ func TestCaptureSessions(t *testing.T) {
 	if s := stop(); strings.Contains(s, "missing") {
 		t.Error(s)
 	}
-	packets, n := decode(t, file)
+	packets, n := tshark.Decode(t, file)
 	if n < 80 {
 		t.Errorf("%d Calls", n)
 	}
 	recalls, reads := map[string]int{}, map[string]int{}
 	for _, p := range packets {
-		if p.kind == "0" && slices.Contains(strings.Split(p.callbacks, ";"), "4") {
-			recalls[p.leg]++
+		if p.Kind == "0" && slices.Contains(strings.Split(p.Callbacks, ";"), "4") {
+			recalls[p.Leg]++
 		}
-		if p.kind == "1" && slices.Contains(strings.Split(p.operations, ";"), "25") {
-			reads[p.leg]++
+		if p.Kind == "1" && slices.Contains(strings.Split(p.Operations, ";"), "25") {
+			reads[p.Leg]++
 		}
 	}
 	for _, leg := range []string{"0", "1"} {

@@ -9,35 +9,38 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
+	"github.com/rdmabridge/rdmabridge/internal/testkit/tshark"
 )
 
 // testCapture captures READs and WRITEs of the Linux client, whose data move by RDMA between the bridge
 // and knfsd on siw, and callbacks. tshark decodes all of it, and finds the same data on both legs and in
 // both directions.
 func testCapture(t *testing.T, g *guest, b *bridgeProcess, far farEnd) {
-	needs(t, "tshark")
-	capture := func(run func()) ([]decoded, int) {
+	testkit.Needs(t, "tshark")
+	capture := func(run func()) ([]tshark.Packet, int) {
 		file := filepath.Join(t.TempDir(), "lab.pcapng")
 		stop := startCaptureCommand(t, "--socket", b.socket, "-w", file, "--payload", "--buffer", "256MiB")
 		run()
 		if s := stop(); strings.Contains(s, "missing") {
 			t.Error(s)
 		}
-		return decode(t, file)
+		return tshark.Decode(t, file)
 	}
 	for _, v := range []string{"3", "4.1"} {
 		packets, calls := capture(func() { g.job(t, 2*time.Minute, far.script("/lab/chunks.sh", v)) })
 		data := map[string]map[string]int{} // how often each 4 KiB of data are there, by direction and leg
 		for _, p := range packets {
-			if p.data == "" {
+			if p.Data == "" {
 				continue
 			}
-			key := map[string]string{"0": "WRITE", "1": "READ"}[p.kind] + " on interface " + p.leg
+			key := map[string]string{"0": "WRITE", "1": "READ"}[p.Kind] + " on interface " + p.Leg
 			if data[key] == nil {
 				data[key] = map[string]int{}
 			}
 			// READs may be shorter than WRITEs, and overtake each other.
-			for _, d := range strings.Split(p.data, ";") {
+			for _, d := range strings.Split(p.Data, ";") {
 				for ; len(d) >= 8192; d = d[8192:] {
 					data[key][d[:8192]]++
 				}
@@ -61,8 +64,8 @@ func testCapture(t *testing.T, g *guest, b *bridgeProcess, far farEnd) {
 	packets, calls := capture(func() { g.job(t, 3*time.Minute, far.script("IDLE=1 /lab/recall.sh", "4.1")) })
 	recalls := map[string]int{}
 	for _, p := range packets {
-		if p.kind == "0" && slices.Contains(strings.Split(p.callbacks, ";"), "4") {
-			recalls[p.leg]++
+		if p.Kind == "0" && slices.Contains(strings.Split(p.Callbacks, ";"), "4") {
+			recalls[p.Leg]++
 		}
 	}
 	if recalls["0"] < 3 || recalls["1"] != recalls["0"] {
