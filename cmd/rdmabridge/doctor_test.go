@@ -18,38 +18,14 @@ import (
 type doctorReport struct {
 	Format    int
 	Endpoints []struct {
-		Upstream, Address, Provider string
-		Connected                   bool
-		Answers                     []struct{ Answer, Name string }
-		PrivateData                 *struct{ Hex string } `json:"private_data"`
-		Credits                     int
-		CallInline                  int `json:"call_inline"`
+		Connected bool
+		Answers   []struct{ Name string }
 	}
 	Findings []doctorFinding
-	Host     struct {
-		Devices []struct {
-			Name, Protocol, Driver string
-			Limits                 map[string]any
-			Ports                  []struct {
-				State  string
-				Choice *struct {
-					Index int
-					Why   string
-				}
-				GIDs []struct {
-					Index     int
-					GID, Type string
-				}
-				Netdev *struct{ Name, State string }
-			}
-		}
-		Cgroups []map[string]any `json:"cgroup_limits"`
-	}
 }
 
 type doctorFinding struct {
 	Code, Severity, Subject, Text string
-	Fix                           []string
 }
 
 // has reports whether there is a finding with a severity, a code and a part of its subject.

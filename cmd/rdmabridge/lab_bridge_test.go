@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -310,6 +311,21 @@ func (b *bridgeProcess) wantNoErrors(t *testing.T) {
 	}
 	if lines := b.news(t, "error", "fatal", "panic"); len(lines) > 0 {
 		t.Errorf("the bridge failed:\n%s", strings.Join(lines, ""))
+	}
+}
+
+// startCapture runs capture, and returns when it has begun. stop ends it as Ctrl-C does, and returns what it said.
+func (b *bridgeProcess) startCapture(t *testing.T, args ...string) (stop func() string) {
+	t.Helper()
+	p := start(t, b.binary, append([]string{"capture", "--socket", b.socket}, args...)...)
+	waitFor(t, 30*time.Second, "the capture", func() bool { return bytes.Contains(p.output(), []byte("capturing")) || !p.alive() })
+	return func() string {
+		t.Helper()
+		p.end(t, syscall.SIGINT)
+		if p.err != nil {
+			t.Fatalf("capture: %v\n%s", p.err, p.output())
+		}
+		return string(p.output())
 	}
 }
 

@@ -21,7 +21,7 @@ func testCapture(t *testing.T, g *guest, b *bridgeProcess, far farEnd) {
 	testkit.Needs(t, "tshark")
 	capture := func(run func()) ([]tshark.Packet, int) {
 		file := filepath.Join(t.TempDir(), "lab.pcapng")
-		stop := startCaptureCommand(t, "--socket", b.socket, "-w", file, "--payload", "--buffer", "256MiB")
+		stop := b.startCapture(t, "-w", file, "--payload", "--buffer", "256MiB")
 		run()
 		if s := stop(); strings.Contains(s, "missing") {
 			t.Error(s)

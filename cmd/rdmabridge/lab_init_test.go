@@ -3,9 +3,9 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"net"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -19,41 +19,36 @@ import (
 func testInit(t *testing.T, g *guest, binary, use string) {
 	free := freePorts(t, 3)
 	port, mount, admin := free[0], free[1], free[2]
-	p := initPlan{storage: fmt.Sprintf("storage.example:%d", g.rdma), transport: "rdma", clients: "127.0.0.0/8", use: use, export: "/"}
-	v4, v3 := "20049", "20048" // of the lines
-	if use == initReverse {
-		p.storage, p.transport = fmt.Sprintf("storage.example:%d", g.nfs), "tcp"
+	storage, transport, proto := fmt.Sprintf("storage.example:%d", g.rdma), "rdma", "tcp"
+	v4, v3 := "2049", "2049" // of the lines
+	if use == "reverse" {
+		storage, transport, proto = fmt.Sprintf("storage.example:%d", g.nfs), "tcp", "rdma"
+		v4, v3 = "20049", "20048"
 	} else {
-		mount, v4, v3 = port, "2049", "2049"
+		mount = port
 	}
-	text, err := p.config()
-	if err != nil {
-		t.Fatal(err)
-	}
+	// The guest's export has fsid=0: it is the root of NFSv4, and MOUNT knows its name.
+	text, lines := runInit(t, binary, use, storage, transport, "/")
+	_, lines3 := runInit(t, binary, use, storage, transport, "/export")
 	config := strings.NewReplacer(
 		"0.0.0.0:2049 ", local(port)+" ", "0.0.0.0:20049 ", local(port)+" ", "0.0.0.0:20048 ", local(mount)+" ",
 		"storage.example:20048", local(g.mount), "storage.example", "127.0.0.1", "127.0.0.1:9090", local(admin),
-	).Replace(string(text))
+	).Replace(text)
 	b := newBridgeOf(t, binary, port, admin, config)
 	b.start(t)
 	defer b.stop(t)
 
-	v, err := p.values()
+	host, err := os.Hostname()
 	if err != nil {
 		t.Fatal(err)
 	}
-	here := strings.NewReplacer(v.Host+":/", "10.0.2.2:/", ",port="+v4, fmt.Sprintf(",port=%d", port), "mountport="+v3, fmt.Sprintf("mountport=%d", mount))
-	proto := map[string]string{initGateway: "tcp", initReverse: "rdma"}[use]
+	here := strings.NewReplacer(host+":/", "10.0.2.2:/", ",port="+v4, fmt.Sprintf(",port=%d", port), "mountport="+v3, fmt.Sprintf("mountport=%d", mount))
 	for _, vers := range kernelVersions {
-		// The guest's export has fsid=0: it is the root of NFSv4, and MOUNT knows its name.
-		if p.export = "/"; vers == "3" {
-			p.export = "/export"
+		said := lines
+		if vers == "3" {
+			said = lines3
 		}
-		var out bytes.Buffer
-		if err := p.mounts(&out); err != nil {
-			t.Fatal(err)
-		}
-		command, fstab, unit := mountLines(t, here.Replace(out.String()), vers)
+		command, fstab, unit := mountLines(t, here.Replace(said), vers)
 		want := fmt.Sprintf("grep '/mnt/nfs nfs.*vers=%[1]s.*proto=%[2]s' /proc/mounts; echo %[1]s > /mnt/nfs/init; [ $(cat /export/init) = %[1]s ]; rm /mnt/nfs/init; umount /mnt/nfs", vers, proto)
 		script := []string{"set -ex; mkdir -p /mnt/nfs", command, want}
 		if slices.Contains(someVersions("3"), vers) {
@@ -65,6 +60,19 @@ func testInit(t *testing.T, g *guest, binary, use string) {
 		g.job(t, 2*time.Minute, strings.Join(script, "\n"))
 	}
 	b.wantQuiet(t)
+}
+
+// runInit has init write a configuration, and returns it and what init prints.
+func runInit(t *testing.T, binary, use, storage, transport, export string) (config, lines string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "rdmabridge.yaml")
+	out := command(t, 10*time.Second, binary, "init", file, "--no-doctor", "--as", use, "--storage", storage, "--transport", transport,
+		"--clients", "127.0.0.0/8", "--export", export)
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text), string(out)
 }
 
 func local(port int) string { return net.JoinHostPort("127.0.0.1", fmt.Sprint(port)) }

@@ -85,7 +85,7 @@ func startLab(t *testing.T) (g *guest, b *bridgeProcess, far farEnd, direct bool
 func testLabClients(t *testing.T, g *guest, b *bridgeProcess, far farEnd) {
 	t.Run("siw", func(t *testing.T) { testSIW(t, g) })
 	if b != nil {
-		for _, use := range []string{initGateway, initReverse} {
+		for _, use := range []string{"gateway", "reverse"} {
 			t.Run("init/"+use, func(t *testing.T) { testInit(t, g, b.binary, use) })
 		}
 	}
