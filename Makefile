@@ -87,7 +87,7 @@ chaos: ## a bridge among faulty servers, wires and clients for $(CHAOS_TIME); CH
 	CHAOS_TIME=$(CHAOS_TIME) $(GO) test -count=1 -timeout 0 -v -run '^TestChaos$$' ./internal/chaos
 
 lab-test: build ## the tests against Linux in the guest
-	RDMABRIDGE_LAB=1 $(GO) test -tags lab -count=1 -timeout 25m -v -run Lab ./cmd/rdmabridge
+	RDMABRIDGE_LAB=1 $(GO) test -tags lab -count=1 -timeout 25m -v -run Lab ./internal/lab
 
 lab: install ## boots the guest with a shell; its NFS server listens at 127.0.0.1:20049 (RDMA) and :20048 (MOUNT)
 	mkdir -p out
@@ -95,10 +95,10 @@ lab: install ## boots the guest with a shell; its NFS server listens at 127.0.0.
 	deploy/lab/boot.sh out/guest.cpio --append "lab.rdma=siw lab.server=1 lab.shell=1" --fwd 20049:20049 --fwd 20048:20048
 
 pair: install ## a kernel's client between two bridges with floating addresses, by keepalived: docs/scaling.md; ten minutes
-	RDMABRIDGE_LAB=1 RDMABRIDGE_LAB_PAIR="tcp rdma" $(GO) test -tags lab -count=1 -timeout 40m -v -run '^TestPairLab$$' ./cmd/rdmabridge
+	RDMABRIDGE_LAB=1 RDMABRIDGE_LAB_PAIR="tcp rdma" $(GO) test -tags lab -count=1 -timeout 40m -v -run '^TestPairLab$$' ./internal/lab
 
 ipvs: install ## a kernel's clients before two active bridges behind IPVS, by keepalived: docs/scaling.md; minutes
-	RDMABRIDGE_LAB=1 RDMABRIDGE_LAB_IPVS=1 $(GO) test -tags lab -count=1 -timeout 25m -v -run '^TestIPVSLab$$' ./cmd/rdmabridge
+	RDMABRIDGE_LAB=1 RDMABRIDGE_LAB_IPVS=1 $(GO) test -tags lab -count=1 -timeout 25m -v -run '^TestIPVSLab$$' ./internal/lab
 
 chart: ## lints and renders deploy/helm, compares the objects with the schemas of three versions of Kubernetes, and runs the pods without a cluster, as root; compiles Helm, which takes minutes at first
 	cd internal/charttest && $(GO) test -count=1 -timeout 15m ./...

@@ -63,7 +63,7 @@ tests() {
 step build make build
 step build go tool preprofile -i cmd/rdmabridge/default.pgo -o /dev/null # fails if go build would
 step build go build -o "$out/testlog" ./internal/testlog
-step build go test -c -tags lab -o /dev/null ./cmd/rdmabridge
+step build go test -c -tags lab -o /dev/null ./internal/lab
 export RDMABRIDGE_LAB_INITRD=$out/guest.cpio
 step build deploy/lab/mkinitrd.sh "$RDMABRIDGE_LAB_INITRD"
 step build go build -o "$out/release" ./internal/release
@@ -107,11 +107,11 @@ linter=$!
 guests() {
     if jobs -rp | grep -qxE "$compiler|$linter"; then echo 2; else echo 3; fi
 }
-labs() { git grep -hoE '^func TestLab\w*' -- 'cmd/rdmabridge/*_test.go' | cut -c6- | grep "$@" '^TestLab\(Verbs\|Doctor\|Sessions\)'; }
+labs() { git grep -hoE '^func TestLab\w*' -- 'internal/lab/*_test.go' | cut -c6- | grep "$@" '^TestLab\(Verbs\|Doctor\|Sessions\)'; }
 running=() # the process of each guest's test
 for lab in $(labs -v) $(labs -e); do # the shortest last
     while [ "$(jobs -rp | grep -cvxE "$compiler|$linter")" -ge "$(guests)" ]; do wait -n || true; done
-    RDMABRIDGE_LAB=1 tests "${lab#Test}" 1s -tags lab -vet=off -count=1 -timeout 25m -run "^$lab\$" ./cmd/rdmabridge &
+    RDMABRIDGE_LAB=1 tests "${lab#Test}" 1s -tags lab -vet=off -count=1 -timeout 25m -run "^$lab\$" ./internal/lab &
     running+=($!)
 done
 wait "${running[@]}" || true

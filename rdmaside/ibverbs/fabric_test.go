@@ -18,7 +18,7 @@ import (
 
 // TestFabric puts the provider through the suite that every provider passes, over the device whose
 // address is in RDMABRIDGE_VERBS; RDMABRIDGE_VERBS_DRIVER is its driver, rxe or siw. TestLabVerbs of
-// cmd/rdmabridge runs it in the guest of deploy/lab.
+// internal/lab runs it in the guest of deploy/lab.
 func TestFabric(t *testing.T) {
 	runSuite(t, verbsAddress(t), ibverbs.ExposeAuto, map[string][]fabrictest.Divergence{
 		"rxe": {fabrictest.SharedHandles, fabrictest.PaddedPrivateData},

@@ -28,7 +28,7 @@ import (
 func siw(t testing.TB) string {
 	addr := os.Getenv("RDMABRIDGE_SIW")
 	if addr == "" {
-		t.Skip("needs a guest with siw: TestLab/siw in cmd/rdmabridge boots one and sets RDMABRIDGE_SIW=HOST:PORT")
+		t.Skip("needs a guest with siw: TestLab/siw in internal/lab boots one and sets RDMABRIDGE_SIW=HOST:PORT")
 	}
 	return addr
 }
