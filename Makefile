@@ -87,7 +87,7 @@ chaos: ## a bridge among faulty servers, wires and clients for $(CHAOS_TIME); CH
 	CHAOS_TIME=$(CHAOS_TIME) $(GO) test -count=1 -timeout 0 -v -run '^TestChaos$$' ./internal/chaos
 
 lab-test: build ## the tests against Linux in the guest
-	RDMABRIDGE_LAB=1 $(GO) test -tags lab -count=1 -timeout 25m -v -run Lab ./internal/lab
+	RDMABRIDGE_LAB=1 RDMABRIDGE_BINARY=$(CURDIR)/bin/rdmabridge $(GO) test -tags lab -count=1 -timeout 25m -v -run Lab ./internal/lab
 
 lab: install ## boots the guest with a shell; its NFS server listens at 127.0.0.1:20049 (RDMA) and :20048 (MOUNT)
 	mkdir -p out

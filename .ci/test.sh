@@ -64,7 +64,7 @@ step build make build
 step build go tool preprofile -i cmd/rdmabridge/default.pgo -o /dev/null # fails if go build would
 step build go build -o "$out/testlog" ./internal/testlog
 step build go test -c -tags lab -o /dev/null ./internal/lab
-export RDMABRIDGE_LAB_INITRD=$out/guest.cpio
+export RDMABRIDGE_LAB_INITRD=$out/guest.cpio RDMABRIDGE_BINARY=$PWD/bin/rdmabridge
 step build deploy/lab/mkinitrd.sh "$RDMABRIDGE_LAB_INITRD"
 step build go build -o "$out/release" ./internal/release
 

@@ -98,16 +98,14 @@ log: {level: info, format: json}
 }
 
 // newBridgeWith makes a bridge with a configuration in which port is the port of a listener
-// and admin that of the admin server.
+// and admin that of the admin server. Without another word in text, the bridge has no control socket: several bridges
+// at once would complain of one path.
 func newBridgeWith(t *testing.T, port, admin int, text string) *bridgeProcess {
 	t.Helper()
-	binary := filepath.Join(t.TempDir(), "rdmabridge")
-	command(t, 10*time.Minute, "go", "build", "-o", binary, "../../cmd/rdmabridge")
-	return newBridgeOf(t, binary, port, admin, text)
+	return newBridgeOf(t, bridgeBinary(t), port, admin, text)
 }
 
-// newBridgeOf is newBridgeWith for a program that has been built. Without another word in text, the
-// bridge has no control socket: several bridges at once would complain of one path.
+// newBridgeOf is newBridgeWith for another program, such as one with the provider ibverbs.
 func newBridgeOf(t *testing.T, binary string, port, admin int, text string) *bridgeProcess {
 	t.Helper()
 	if !strings.Contains(text, "\ncontrol:") {

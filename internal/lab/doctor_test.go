@@ -18,8 +18,8 @@ import (
 func TestLabDoctor(t *testing.T) {
 	needLab(t)
 	g := bootGuest(t)
-	d := &labDoctor{g: g, binary: filepath.Join(g.dir, "rdmabridge")}
-	buildForGuest(t, d.binary)
+	g.put(t, bridgeBinary(t), "rdmabridge")
+	d := &labDoctor{g}
 	t.Run("siw", d.testSIW)
 	t.Run("endpoints", d.testEndpoints)
 	t.Run("user", d.testUser)
@@ -76,8 +76,7 @@ func (r *doctorJSON) has(severity, code, subject string) bool {
 
 // A labDoctor runs doctor in a guest.
 type labDoctor struct {
-	g      *guest
-	binary string
+	g *guest
 }
 
 // run runs a script in the guest that ends with doctor --json, and compares its exit code.
@@ -105,7 +104,7 @@ memory: {budget: 64MiB}
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	command(t, 10*time.Second, d.binary, "check", file)
+	command(t, 10*time.Second, bridgeBinary(t), "check", file)
 }
 
 func (d *labDoctor) testSIW(t *testing.T) {
@@ -155,7 +154,7 @@ func (d *labDoctor) testUser(t *testing.T) {
 func (d *labDoctor) testHost(t *testing.T) {
 	d.config(t, "host.yaml", "127.0.0.1", d.g.rdma, d.g.mount)
 	var out strings.Builder
-	cmd := exec.CommandContext(t.Context(), d.binary, "doctor", "--json", "-c", filepath.Join(d.g.dir, "host.yaml"))
+	cmd := exec.CommandContext(t.Context(), bridgeBinary(t), "doctor", "--json", "-c", filepath.Join(d.g.dir, "host.yaml"))
 	cmd.Stdout = &out
 	err := cmd.Run() // the exit code depends on this host
 	var r doctorJSON

@@ -22,8 +22,7 @@ import (
 func TestLabFaults(t *testing.T) {
 	needLab(t)
 	g := bootGuest(t)
-	l := &faultLab{g: g, binary: filepath.Join(t.TempDir(), "rdmabridge"), port: freePorts(t, 1)[0]}
-	command(t, 10*time.Minute, "go", "build", "-o", l.binary, "../../cmd/rdmabridge")
+	l := &faultLab{g: g, port: freePorts(t, 1)[0]}
 	if labFull() {
 		l.each(t)
 		return
@@ -60,9 +59,8 @@ func TestLabFaults(t *testing.T) {
 
 // A faultLab runs servers that inject faults, one after the other.
 type faultLab struct {
-	g      *guest
-	binary string
-	port   int
+	g    *guest
+	port int
 }
 
 // run has the client use a server with these rules, and returns what the client says and what the rules
@@ -73,7 +71,7 @@ func (l *faultLab) run(t *testing.T, vers, rules, env string) (out, counts strin
 	if err := os.WriteFile(file, []byte("seed: 15\nrules:\n"+rules+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p := start(t, l.binary, "bench", "server", "--faults", file, "--transport", "rdma", "--listen", fmt.Sprintf("127.0.0.1:%d", l.port),
+	p := start(t, bridgeBinary(t), "bench", "server", "--faults", file, "--transport", "rdma", "--listen", fmt.Sprintf("127.0.0.1:%d", l.port),
 		"--to", fmt.Sprintf("tcp://127.0.0.1:%d", l.g.nfs))
 	waitFor(t, 10*time.Second, "the server with faults", func() bool { return bytes.Contains(p.output(), []byte("seed ")) })
 	far := farEnd{nfs: l.port, mount: l.g.mount, env: "PROTO=rdma " + env}

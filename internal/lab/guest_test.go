@@ -142,6 +142,12 @@ func (g *guest) isReady(t *testing.T) bool {
 	return bytes.Contains(text, []byte("lab: READY"))
 }
 
+// put copies a program of this host to the guest's /host/NAME.
+func (g *guest) put(t *testing.T, program, name string) {
+	t.Helper()
+	command(t, time.Minute, "cp", program, filepath.Join(g.dir, name))
+}
+
 // job runs a shell script in the guest and returns its output. The test fails if the script
 // fails or does not end in time; the guest then stays as it is.
 func (g *guest) job(t *testing.T, timeout time.Duration, script string) string {

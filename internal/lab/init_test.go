@@ -16,7 +16,7 @@ import (
 // testInit runs the bridge with what init writes for one use, and mounts in the guest with every line that init prints:
 // the command of each version, and that of /etc/fstab and what systemd does with the unit, by default for NFSv3 only:
 // they have the same options.
-func testInit(t *testing.T, g *guest, binary, use string) {
+func testInit(t *testing.T, g *guest, use string) {
 	free := freePorts(t, 3)
 	port, mount, admin := free[0], free[1], free[2]
 	storage, transport, proto := fmt.Sprintf("storage.example:%d", g.rdma), "rdma", "tcp"
@@ -28,13 +28,13 @@ func testInit(t *testing.T, g *guest, binary, use string) {
 		mount = port
 	}
 	// The guest's export has fsid=0: it is the root of NFSv4, and MOUNT knows its name.
-	text, lines := runInit(t, binary, use, storage, transport, "/")
-	_, lines3 := runInit(t, binary, use, storage, transport, "/export")
+	text, lines := runInit(t, use, storage, transport, "/")
+	_, lines3 := runInit(t, use, storage, transport, "/export")
 	config := strings.NewReplacer(
 		"0.0.0.0:2049 ", local(port)+" ", "0.0.0.0:20049 ", local(port)+" ", "0.0.0.0:20048 ", local(mount)+" ",
 		"storage.example:20048", local(g.mount), "storage.example", "127.0.0.1", "127.0.0.1:9090", local(admin),
 	).Replace(text)
-	b := newBridgeOf(t, binary, port, admin, config)
+	b := newBridgeWith(t, port, admin, config)
 	b.start(t)
 	defer b.stop(t)
 
@@ -63,10 +63,10 @@ func testInit(t *testing.T, g *guest, binary, use string) {
 }
 
 // runInit has init write a configuration, and returns it and what init prints.
-func runInit(t *testing.T, binary, use, storage, transport, export string) (config, lines string) {
+func runInit(t *testing.T, use, storage, transport, export string) (config, lines string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "rdmabridge.yaml")
-	out := command(t, 10*time.Second, binary, "init", file, "--no-doctor", "--as", use, "--storage", storage, "--transport", transport,
+	out := command(t, 10*time.Second, bridgeBinary(t), "init", file, "--no-doctor", "--as", use, "--storage", storage, "--transport", transport,
 		"--clients", "127.0.0.0/8", "--export", export)
 	text, err := os.ReadFile(file)
 	if err != nil {

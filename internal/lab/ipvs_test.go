@@ -33,7 +33,7 @@ func TestIPVSLab(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(g.dir, "ipvs.conf"), config, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	buildForGuest(t, filepath.Join(g.dir, "rdmabridge"))
+	g.put(t, bridgeBinary(t), "rdmabridge")
 	g.ready(t)
 
 	out := g.job(t, 12*time.Minute, "VERSIONS='4.2 4.1 3 4.2' /lab/ipvs.sh")

@@ -86,7 +86,7 @@ func testLabClients(t *testing.T, g *guest, b *bridgeProcess, far farEnd) {
 	t.Run("siw", func(t *testing.T) { testSIW(t, g) })
 	if b != nil {
 		for _, use := range []string{"gateway", "reverse"} {
-			t.Run("init/"+use, func(t *testing.T) { testInit(t, g, b.binary, use) })
+			t.Run("init/"+use, func(t *testing.T) { testInit(t, g, use) })
 		}
 	}
 	for _, v := range someVersions("3", "4.2") {

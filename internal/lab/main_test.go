@@ -20,7 +20,7 @@ const inLabNamespace = "RDMABRIDGE_LAB_NAMESPACE"
 // interface on which port 111 is free and no other program has ports.
 func TestMain(m *testing.M) {
 	if os.Getenv("RDMABRIDGE_LAB") != "1" {
-		os.Exit(m.Run())
+		os.Exit(run(m))
 	}
 	if os.Getenv(inLabNamespace) == "" {
 		os.Exit(inNewNetwork())
@@ -29,7 +29,18 @@ func TestMain(m *testing.M) {
 		fmt.Fprintf(os.Stderr, "ip link set lo up: %v\n%s", err, out)
 		os.Exit(1)
 	}
-	os.Exit(m.Run())
+	os.Exit(run(m))
+}
+
+// run runs the tests and returns the exit status. It removes the programs that they have built.
+func run(m *testing.M) int {
+	var err error
+	if programs, err = os.MkdirTemp("", "rdmabridge-lab-"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(programs)
+	return m.Run()
 }
 
 // inNewNetwork runs this program again in a new network namespace and returns its exit

@@ -42,9 +42,7 @@ func testPair(t *testing.T, initrd, transport string) {
 	if transport == "rdma" {
 		port = pairRDMA
 	}
-	binary := t.TempDir() + "/rdmabridge"
-	command(t, 10*time.Minute, "go", "build", "-o", binary, "../../cmd/rdmabridge")
-	machines := hapair.New(t, binary, fmt.Sprintf(`
+	machines := hapair.New(t, bridgeBinary(t), fmt.Sprintf(`
 identity: one text for the pair
 listeners:
   - {name: nfs, address: "0.0.0.0:2049", upstream: storage, routes: [{program: mount, upstream: mountd}]}

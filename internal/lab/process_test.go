@@ -94,12 +94,6 @@ func command(t *testing.T, timeout time.Duration, name string, args ...string) [
 	return out.Bytes()
 }
 
-// buildForGuest makes a bridge that needs no libraries: the guest has others than the host.
-func buildForGuest(t *testing.T, binary string) {
-	t.Helper()
-	command(t, 10*time.Minute, "env", "CGO_ENABLED=0", "go", "build", "-o", binary, "../../cmd/rdmabridge")
-}
-
 func waitFor(t *testing.T, timeout time.Duration, what string, ready func() bool) {
 	t.Helper()
 	if !testkit.Settles(timeout, ready) {

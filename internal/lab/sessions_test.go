@@ -36,7 +36,7 @@ func TestLabSessions(t *testing.T) {
 		t.Skip("needs the packages and the kernel of deploy/lab/install.sh, and a bridge: set RDMABRIDGE_LAB=1")
 	}
 	s := startSessions(t)
-	t.Run("trunking", func(t *testing.T) { testTrunking(t, s.guest, s.bridge.binary) })
+	t.Run("trunking", func(t *testing.T) { testTrunking(t, s.guest) })
 	s.each(t, "start", 2*time.Minute)
 	s.check(t, soon)
 	if labFull() {

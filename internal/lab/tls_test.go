@@ -326,7 +326,7 @@ func (l *tlsLab) testChain(t *testing.T) {
 	near := newGuest(t, packGuest(t), "--append", "lab.rdma=siw")
 	near.boot(t)
 	p := freePorts(t, 3)
-	first := newBridgeOf(t, l.b.binary, p[0], p[2], fmt.Sprintf(`
+	first := newBridgeWith(t, p[0], p[2], fmt.Sprintf(`
 listeners:
   - {name: nfs, address: "127.0.0.1:%d", transport: rdma, provider: iwarp, upstream: far}
   - {name: mount, address: "127.0.0.1:%d", transport: tcp, upstream: far}

@@ -99,7 +99,6 @@ func TestLabTroubles(t *testing.T) {
 // A troubleLab is a guest with a disk that can be slow, and a bridge before it.
 type troubleLab struct {
 	g            *guest
-	binary       string
 	b            *bridgeProcess
 	control      string
 	data, synced []byte // file handles: of 8 MiB in memory, and on the disk
@@ -113,8 +112,7 @@ type troubleLab struct {
 
 func newTroubleLab(t *testing.T) *troubleLab {
 	t.Helper()
-	l := &troubleLab{binary: filepath.Join(t.TempDir(), "rdmabridge"), disk: 150, credits: 1, octets: 6 << 10, lost: 20 * time.Millisecond}
-	command(t, 10*time.Minute, "go", "build", "-o", l.binary, "../../cmd/rdmabridge")
+	l := &troubleLab{disk: 150, credits: 1, octets: 6 << 10, lost: 20 * time.Millisecond}
 	l.g = bootGuest(t)
 	l.g.job(t, time.Minute, `/lab/slowdisk.sh 0 && head -c 8388608 /dev/zero > /export/data && head -c 1048576 /dev/zero > /export/slow/f &&
 chmod 666 /export/data /export/slow/f && sync`)
@@ -135,7 +133,7 @@ func (l *troubleLab) look(t *testing.T, x *trouble, views ...string) (d *status.
 	if x.code == status.CodeStarved {
 		pool = fmt.Sprintf("connections: 1, credits: %d", l.credits)
 	}
-	l.b = newBridgeOf(t, l.binary, p[0], p[1], fmt.Sprintf(`
+	l.b = newBridgeWith(t, p[0], p[1], fmt.Sprintf(`
 listeners:
   - {name: front, address: "127.0.0.1:%d", transport: tcp, upstream: storage}
 upstreams:
@@ -164,7 +162,7 @@ log: {level: info, format: json}
 		}
 	}
 	for _, view := range append([]string{"clients"}, views...) {
-		top += string(command(t, 30*time.Second, l.binary, "top", "--once", "--view", view, "--socket", l.control))
+		top += string(command(t, 30*time.Second, bridgeBinary(t), "top", "--once", "--view", view, "--socket", l.control))
 	}
 	d = l.status(t)
 	t.Logf("seen after %v", time.Since(begun).Round(time.Second))

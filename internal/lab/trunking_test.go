@@ -11,14 +11,14 @@ import (
 // testTrunking has two bridges, at two addresses, before one server. guest/trunking.sh says what Linux
 // does then. In the end a third bridge takes the address of the first, as when an address moves from a
 // host that has died.
-func testTrunking(t *testing.T, g *guest, binary string) {
+func testTrunking(t *testing.T, g *guest) {
 	const a, b, port = "192.0.2.1", "192.0.2.2", 2049
 	for _, address := range []string{a, b} {
 		command(t, 10*time.Second, "ip", "address", "replace", address+"/32", "dev", "lo")
 	}
 	bridge := func(identity, address string) *bridgeProcess {
 		admin := freePorts(t, 1)[0]
-		return newBridgeOf(t, binary, port, admin, fmt.Sprintf(`
+		return newBridgeWith(t, port, admin, fmt.Sprintf(`
 identity: %s
 listeners:
   - {name: nfs, address: "%s:%d", transport: tcp, upstream: storage}

@@ -50,7 +50,7 @@ func (b *guestBridge) wantReverse(t *testing.T, side string) {
 //	the guest's knfsd     <-- TCP --- rdmabridge in the guest <-- siw ---------'
 func testVerbsInterop(t *testing.T, g *guest, clients farEnd, relay int) {
 	p := freePorts(t, 2)
-	host := newBridgeOf(t, g.dir+"/rdmabridge", p[0], p[1], fmt.Sprintf(`
+	host := newBridgeOf(t, built(t, buildVerbsBridge), p[0], p[1], fmt.Sprintf(`
 listeners:
   - {name: nfs, address: "127.0.0.1:%d", transport: rdma, provider: iwarp, upstream: guest, limits: {connections: 64}}
 upstreams:

@@ -28,8 +28,8 @@ func testVerbs(t *testing.T, driver string) {
 	clients := g.forward(t, 12050)
 	relay := g.forward(t, 20102)
 	g.launch(t)
-	command(t, 10*time.Minute, "go", "test", "-c", "-tags", "ibverbs", "-o", filepath.Join(g.dir, "ibverbs.test"), "../../rdmaside/ibverbs")
-	command(t, 10*time.Minute, "go", "build", "-tags", "ibverbs", "-o", filepath.Join(g.dir, "rdmabridge"), "../../cmd/rdmabridge")
+	g.put(t, built(t, buildVerbsTests), "ibverbs.test")
+	g.put(t, built(t, buildVerbsBridge), "rdmabridge")
 	g.ready(t)
 
 	t.Run("fabric", func(t *testing.T) { testVerbsFabric(t, g, driver) })
