@@ -2,18 +2,6 @@
 
 package lab
 
-// Tests against the Linux kernel's NFS client and server, in the guest of deploy/lab:
-//
-//	the guest's NFS client -- TCP --> rdmabridge on this host -- iWARP --> the guest's knfsd
-//	                                      '---- MOUNT over TCP ---> the guest's mountd
-//
-// and the other way round, as TestLabRDMA says.
-//
-// Each TestLab function has a guest of its own and can run beside the others, as a process of
-// its own: TestMain says why. RDMABRIDGE_LAB=1 promises that deploy/lab/install.sh was
-// run; without it the tests skip. With RDMABRIDGE_LAB_DIRECT=1 the client mounts the
-// guest's own server over plain TCP: what fails then is not the bridge's doing.
-
 import (
 	"os"
 	"testing"

@@ -12,9 +12,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
+)
+
+const (
+	programNFS   = 100003
+	programMount = 100005
 )
 
 // A rawClient is a TCP connection for Calls that a test encodes itself.
@@ -86,7 +90,7 @@ func mountRoot(t *testing.T, port int, path string) []byte {
 	t.Helper()
 	c := dialRaw(t, port)
 	defer c.Close()
-	return handle(t, c.call(t, appendString(proxytest.CallHeader(nil, freshXID(), oncrpc.ProgramMount, 3, 1), path)))
+	return handle(t, c.call(t, appendString(proxytest.CallHeader(nil, freshXID(), programMount, 3, 1), path)))
 }
 
 // result returns the results of a Reply with SUCCESS. They begin with the status.
@@ -115,7 +119,7 @@ func handle(t *testing.T, result []byte) []byte {
 
 // nfsCall returns a Call of NFSv3 whose arguments begin with a file handle.
 func nfsCall(xid, procedure uint32, handle []byte) []byte {
-	return append(proxytest.CallHeader(nil, xid, oncrpc.ProgramNFS, 3, procedure), handle...)
+	return append(proxytest.CallHeader(nil, xid, programNFS, 3, procedure), handle...)
 }
 
 func appendString(b []byte, s string) []byte {
