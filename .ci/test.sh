@@ -71,7 +71,7 @@ step build go build -o "$out/release" ./internal/release
 # golangci-lint vets every package, so go test need not (-vet=off).
 allocating=$(git grep -lE '^func Test\w*(Alloc|WithoutPoison|InContainer)' -- '*_test.go' | xargs dirname | sort -u | sed 's|^|./|')
 # The longest first, so that none is alone at the end.
-timed=$(printf '%s\n' ./proxy ./cmd/rdmabridge ./internal/chaos ./rdmaside/iwarp ./rdmaside ./pool ./tcpframe)
+timed=$(printf '%s\n' ./proxy ./cmd/rdmabridge ./internal/lab ./internal/chaos ./rdmaside/iwarp ./rdmaside ./pool ./tcpframe)
 others=$(go list -f '{{.Dir}}' ./... | sed "s|^$PWD|.|" | grep -vxF "$timed")
 
 # Compiling and lint use the processor time that the guests leave. Lint takes longest, and the tests of most

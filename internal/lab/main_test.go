@@ -1,5 +1,3 @@
-//go:build lab
-
 package lab
 
 import (

@@ -1,4 +1,4 @@
-package main
+package lab
 
 import (
 	"bytes"
@@ -11,7 +11,6 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -75,11 +74,7 @@ func TestPair(t *testing.T) {
 		t.Logf("%s", out)
 		return
 	}
-	binary := filepath.Join(t.TempDir(), "rdmabridge")
-	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, ".").CombinedOutput(); err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	machines := hapair.New(t, binary, pairConfig)
+	machines := hapair.New(t, bridgeBinary(t), pairConfig)
 	server := newOnceServer(t)
 	clients := startPairClients(t, 0, 8)
 	active := func() (on, off *hapair.Machine) {
