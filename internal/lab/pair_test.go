@@ -73,7 +73,7 @@ control: {path: none}
 	client.ready(t)
 
 	r := &rounds{server: server, client: client}
-	r.load = startLoadAt(t, client, hapair.Floating, 2049, 2*time.Minute)
+	r.load = startLoad(t, client, hapair.Floating, 2049, 2*time.Minute)
 	for _, f := range []struct {
 		name        string
 		fault, heal func(*hapair.Machine)

@@ -123,6 +123,26 @@ func freePorts(t *testing.T, n int) []int {
 	return ports
 }
 
+// makeTap makes the tap device name in the lab's network, with an address like 10.9.0.1/24, which makeTap returns without
+// its length. A guest that boots with --tap has the other end.
+func makeTap(t *testing.T, name, address string) (host string) {
+	t.Helper()
+	for _, args := range [][]string{
+		{"tuntap", "add", "dev", name, "mode", "tap"},
+		{"addr", "add", address, "dev", name},
+		{"link", "set", name, "up"},
+	} {
+		command(t, 10*time.Second, "ip", args...)
+	}
+	t.Cleanup(func() {
+		if out, err := exec.Command("ip", "link", "delete", name).CombinedOutput(); err != nil {
+			t.Errorf("ip link delete %s: %v\n%s", name, err, out)
+		}
+	})
+	host, _, _ = strings.Cut(address, "/")
+	return host
+}
+
 // cutPorts drops every packet from and to these TCP ports of the lab's network at its receiver, so that
 // its sender gets no error, until heal is called.
 func cutPorts(t *testing.T, ports ...int) (heal func()) {

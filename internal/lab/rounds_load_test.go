@@ -49,13 +49,8 @@ type load struct {
 	moved []int64   // octets between client and server, for each version, at that time
 }
 
-func startLoad(t *testing.T, g *guest, b *bridgeProcess, longest time.Duration) *load {
-	t.Helper()
-	return startLoadAt(t, g, "10.0.2.2", b.port, longest)
-}
-
-// startLoadAt starts it through a bridge at an address and port as the guest sees them.
-func startLoadAt(t *testing.T, g *guest, host string, port int, longest time.Duration) *load {
+// startLoad starts it through a bridge at an address and port as the guest sees them.
+func startLoad(t *testing.T, g *guest, host string, port int, longest time.Duration) *load {
 	t.Helper()
 	l := &load{g: g, read: make(map[string]int), moved: make([]int64, len(roundsVersions))}
 	l.job = g.begin(t, fmt.Sprintf("MAXLAT=%.0f LOOPS=%d VERSIONS='%s' /lab/rounds.sh %s %d %d", longest.Seconds(), roundsLoops, strings.Join(roundsVersions, " "), host, port, port))

@@ -30,6 +30,8 @@ import (
 // server died may get the answer that it was done before; no other may. The effect of such an
 // operation has to be that of one execution, too.
 //
+// The client keeps its ports when it connects again, so its connection is not forwarded by QEMU.
+//
 // There is one round for each fault, or four longer ones with RDMABRIDGE_LAB_FULL=1.
 // RDMABRIDGE_LAB_FAULTS lists faults to run instead, in order and separated by spaces.
 // RDMABRIDGE_LAB_SEED determines the order and all pauses. RDMABRIDGE_LAB_PCAP names a file for
@@ -155,17 +157,19 @@ func (r *rounds) start(t *testing.T) {
 	command(t, time.Minute, "/sbin/mkfs.ext4", "-q", disk)
 	initrd := packGuest(t)
 	r.server = newGuest(t, initrd, "--append", "lab.rdma=siw lab.server=1 lab.disk=1 ignore_loglevel", "--disk", disk)
-	r.client = newGuest(t, initrd, "--mem", "1024")
+	host := makeTap(t, "rounds0", "10.9.0.1/24")
+	r.client = newGuest(t, initrd, "--mem", "1024", "--tap", "rounds0", "--append", "lab.tap=10.9.0.2/24")
 	r.server.launch(t)
 	r.client.launch(t)
 	r.bridge = newBridgeProcess(t, r.server)
+	r.bridge.configure(t, fmt.Sprintf("address: 127.0.0.1:%d\n    transport: tcp", r.bridge.port), fmt.Sprintf("address: %s:%d\n    transport: tcp", host, r.bridge.port))
 	r.server.ready(t)
 	r.client.ready(t)
 	if file := os.Getenv("RDMABRIDGE_LAB_PCAP"); file != "" {
 		start(t, "tcpdump", "-i", "lo", "-s", "512", "-B", "65536", "-U", "-w", file, "tcp")
 	}
 	r.bridge.start(t)
-	r.load = startLoad(t, r.client, r.bridge, max(r.stopped, r.cut[1], 2*bootTime)+roundsWait+roundsReturn+roundsGrace)
+	r.load = startLoad(t, r.client, host, r.bridge.port, max(r.stopped, r.cut[1], 2*bootTime)+roundsWait+roundsReturn+roundsGrace)
 }
 
 // between returns a duration that depends on the seed.
