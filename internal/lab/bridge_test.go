@@ -145,7 +145,17 @@ func (b *bridgeProcess) start(t *testing.T) {
 }
 
 // metric returns the sum of the series whose names begin with rdmabridge_ and prefix.
-func (b *bridgeProcess) metric(t *testing.T, prefix string) (sum float64) {
+func (b *bridgeProcess) metric(t *testing.T, prefix string) float64 {
+	t.Helper()
+	sum, found := b.series(t, prefix)
+	if !found {
+		t.Errorf("no metric rdmabridge_%s", prefix)
+	}
+	return sum
+}
+
+// series is metric where there may be no such series yet.
+func (b *bridgeProcess) series(t *testing.T, prefix string) (sum float64, found bool) {
 	t.Helper()
 	res, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/metrics", b.admin))
 	if err != nil {
@@ -156,7 +166,6 @@ func (b *bridgeProcess) metric(t *testing.T, prefix string) (sum float64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	found := false
 	for line := range strings.Lines(string(text)) {
 		if rest, ok := strings.CutPrefix(line, "rdmabridge_"+prefix); ok {
 			v, err := strconv.ParseFloat(strings.TrimSpace(rest[strings.LastIndex(rest, " ")+1:]), 64)
@@ -167,10 +176,7 @@ func (b *bridgeProcess) metric(t *testing.T, prefix string) (sum float64) {
 			found = true
 		}
 	}
-	if !found {
-		t.Errorf("no metric rdmabridge_%s", prefix)
-	}
-	return sum
+	return sum, found
 }
 
 // shapes counts Calls to the server over RDMA by how they and their Replies travelled.

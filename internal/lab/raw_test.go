@@ -64,12 +64,17 @@ func (c *rawClient) send(t *testing.T, calls ...[]byte) {
 // receive returns the next Reply.
 func (c *rawClient) receive(t *testing.T) []byte {
 	t.Helper()
-	_ = c.SetReadDeadline(time.Now().Add(30 * time.Second))
-	r, err := testkit.ReadRecord(c)
+	r, err := c.next()
 	if err != nil {
 		t.Fatal(err)
 	}
 	return r
+}
+
+// next is receive for goroutines other than the test's.
+func (c *rawClient) next() ([]byte, error) {
+	_ = c.SetReadDeadline(time.Now().Add(30 * time.Second))
+	return testkit.ReadRecord(c)
 }
 
 // call sends m and returns the Reply's result.
@@ -96,12 +101,21 @@ func mountRoot(t *testing.T, port int, path string) []byte {
 // result returns the results of a Reply with SUCCESS. They begin with the status.
 func result(t *testing.T, reply []byte) []byte {
 	t.Helper()
+	r, err := resultOf(reply)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// resultOf is result for goroutines other than the test's.
+func resultOf(reply []byte) ([]byte, error) {
 	// XID, REPLY, MSG_ACCEPTED, the verifier of AUTH_NONE, SUCCESS, and the result.
 	const header = 24
 	if len(reply) < header+4 || [20]byte(reply[4:header]) != [20]byte{3: 1} {
-		t.Fatalf("a Reply that has no result: % x", reply)
+		return nil, fmt.Errorf("a Reply that has no result: % x", reply[:min(len(reply), 64)])
 	}
-	return reply[header:]
+	return reply[header:], nil
 }
 
 // handle returns the file handle at the beginning of a result with status OK.
