@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# fuzz.sh TIME: runs every fuzz target of the tree for TIME, two at a time, each with one
-# worker. The targets of a package share one binary, which has the tag ibverbs if they need it.
+# fuzz.sh TIME [plain]: runs every fuzz target of the tree for TIME, two at a time, each with one
+# worker. With plain, the packages are those of all other tests, and are not compiled again: inputs come from chance, and
+# not from which code an input has reached. The targets of a package share one binary, which has the tag ibverbs if they need it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
-fuzztime=$1 cache=$(go env GOCACHE)/fuzz
+fuzztime=$1 plain=${2:-} cache=$(go env GOCACHE)/fuzz
 
 # run PACKAGE TARGET shows what a target printed only when it fails. On a busy machine a
 # target may count the end of its time as a failure; one that it found comes with an input.
@@ -33,6 +34,7 @@ git grep -oE '^func Fuzz[A-Za-z0-9_]+' -- '*_test.go' | sed 's|/[^/]*:func | |' 
 for pkg in $(cut -d' ' -f1 "$dir/targets" | sort -u); do
     echo "build $pkg"
     build=(go test -c -fuzz .)
+    [ -z "$plain" ] || build=(go test -c)
     if git grep -q '^//go:build ibverbs$' -- "$pkg/*fuzz*_test.go"; then build=(env CGO_ENABLED=1 "${build[@]}" -tags ibverbs); fi
     "${build[@]}" -o "$dir/${pkg//\//_}.test" "./$pkg"
 done

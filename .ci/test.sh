@@ -1,147 +1,45 @@
 #!/usr/bin/env bash
-# The whole test: lint, a short run of every fuzz target, real peers in the lab, allocation
-# tests, and every Go test under the race detector. It shows all failures once more at the end. The
-# last line counts the tests.
+# make test: every Go test, those of the packages whose code is concurrent under the race detector, each parser fuzzed for a
+# second, and one guest with Linux's NFS client and server on both sides of the bridge.
 #
-# Several things happen at once, in three parts: first two test functions of the lab, each with an
-# emulated guest and a network namespace of its own, and beside them, at the lowest priority, what
-# compiles; then fuzzing and the tests of most packages; then, alone, the packages whose tests measure
-# time.
+# The guest, which waits for Debian's packages first, runs beside what compiles and the tests of most packages. The packages
+# whose tests measure time come last, when the guest has ended.
 #
-# Every line begins with the time and the name of its step. Everything that a step printed is
-# in out/test/STEP.log.
+# A package whose code and tests have not changed is not tested again: TESTFLAGS=-count=1 tests all.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 out=$PWD/out/test
-rm -rf "$out"
-mkdir -p "$out"
-trap 'trap - INT; kill 0' INT # the steps in the background, too
-# All is compiled as make build does it, so that each step finds the packages of the others, but without the profile of
-# cmd/rdmabridge (deploy/bench/profile.sh): with it, all packages would be compiled twice.
-export GOFLAGS="${GOFLAGS:-} -trimpath -pgo=off"
+# shellcheck source=.ci/lib.sh
+. .ci/lib.sh
 
-# step NAME COMMAND...: runs a command. A silent one shows every 30 seconds that it is running.
-step() {
-    local name=$1 begun=$SECONDS rc=0
-    shift
-    "$@" 2>&1 | tee -a "$out/$name.log" | named "$name" || rc=$?
-    if [ $rc = 0 ]; then
-        echo "done: $* ($((SECONDS - begun))s)" | named "$name"
-    else
-        echo "FAIL  $*" | named "$name"
-        { echo "FAIL  $name: $*"; tail -n 15 "$out/$name.log" | sed 's/^/    /'; } >> "$out/failures"
-        echo "0 1 0" >> "$out/tally"
-    fi
-}
+# The code of these is concurrent, and they are compiled once, with the race detector. The longest first.
+timed=$(printf './%s\n' proxy cmd/rdmabridge rdmaside/iwarp rdmaside pool tcpframe)
+racing=$(printf './%s\n' metrics internal/{accesslog,admin,chaos,control,crowd,lab,loglimit,loop,regmem,rpcbind,status,tap,tlsconf})
+others=$(go list -f '{{.Dir}}' ./... | sed "s|^$PWD|.|" | grep -vxF -e "$timed" -e "$racing")
+allocating=$(git grep -lE '^func Test\w*(Alloc|WithoutPoison)' -- '*_test.go' | xargs dirname | sort -u | sed 's|^|./|' | grep -xF -e "$timed" -e "$racing")
+read -ra flags <<< "${TESTFLAGS:-} -vet=off -timeout=15m"
 
-# named begins every line with the time and a step's name.
-named() {
-    local line rc
-    while true; do
-        if IFS= read -r -t 30 line; then
-            printf '%(%T)T %-5s %s\n' -1 "$1" "$line"
-            continue
-        else
-            rc=$?
-        fi
-        [ $rc -gt 128 ] || break # the end of the output; a greater status is the time out of read
-        printf '%(%T)T %-5s ...   still running\n' -1 "$1"
-    done
-}
-
-# tests NAME SLOW ARG...: runs go test with these arguments, shows the tests that failed and those
-# that took longer than SLOW, and adds their numbers to the tally. It succeeds even when a test
-# fails: the last line of this script looks at the tally.
-tests() {
-    local name=$1 slow=$2
-    shift 2
-    "$out/testlog" -name "$name" -slow "$slow" -log "$out/$name.log" -tally "$out/tally" -failures "$out/failures" -- "$@" ||
-        touch "$out/failed"
-}
-
-# The lab begins as soon as its own programs are compiled.
-step build make build
-step build go tool preprofile -i cmd/rdmabridge/default.pgo -o /dev/null # fails if go build would
-step build go build -o "$out/testlog" ./internal/testlog
-step build go test -c -tags lab -o /dev/null ./internal/lab
 export RDMABRIDGE_LAB_INITRD=$out/guest.cpio RDMABRIDGE_BINARY=$PWD/bin/rdmabridge
-step build deploy/lab/mkinitrd.sh "$RDMABRIDGE_LAB_INITRD"
-step build go build -o "$out/release" ./internal/release
-
-# golangci-lint vets every package, so go test need not (-vet=off).
-allocating=$(git grep -lE '^func Test\w*(Alloc|WithoutPoison|InContainer)' -- '*_test.go' | xargs dirname | sort -u | sed 's|^|./|')
-# The longest first, so that none is alone at the end.
-timed=$(printf '%s\n' ./proxy ./cmd/rdmabridge ./internal/lab ./internal/chaos ./rdmaside/iwarp ./rdmaside ./pool ./tcpframe)
-others=$(go list -f '{{.Dir}}' ./... | sed "s|^$PWD|.|" | grep -vxF "$timed")
-
-# Compiling and lint use the processor time that the guests leave. Lint takes longest, and the tests of most
-# packages do not wait for it.
-linting() {
-    renice -n 19 "$BASHPID" > /dev/null
-    step lint make lint
+guest() {
+    step install deploy/lab/install.sh
+    touch "$out/installed"
+    step install deploy/lab/mkinitrd.sh "$RDMABRIDGE_LAB_INITRD"
+    step build make build
+    RDMABRIDGE_LAB=1 tests lab 10s -tags lab -vet=off -count=1 -timeout 15m -run '^TestLabSmoke$' ./internal/lab
+    rm -f "$RDMABRIDGE_LAB_INITRD"
 }
-# vulnerable fails if the bridge calls something with a known vulnerability. Where the database cannot be reached, it
-# counts as a skipped test. VULNDB names a mirror.
-vulnerable() {
-    local rc=0
-    "$out/release" vulnerabilities -db "${VULNDB:-https://vuln.go.dev}" || rc=$?
-    [ $rc != 3 ] || { echo "0 0 1" >> "$out/tally"; echo SKIP; return 0; }
-    [ $rc != 0 ] || echo "1 0 0" >> "$out/tally"
-    return $rc
-}
-compiling() {
-    renice -n 19 "$BASHPID" > /dev/null
-    step build sh -c 'go list -race -test -export ./... > /dev/null'
-    step vulnerabilities vulnerable
-    # shellcheck disable=SC2086 # one word for each package
-    step build sh -c 'go list -tags ibverbs -test -export "$@" > /dev/null' sh $allocating
-}
-compiling &
-compiler=$!
-linting &
-linter=$!
-
-# Two guests use two CPUs nearly whole, and what compiles gets what they leave: there is room for a third when that is
-# done. With more, none is ready sooner, and each waits so long that tests that give a client or a server a time to
-# answer fail.
-guests() {
-    if jobs -rp | grep -qxE "$compiler|$linter"; then echo 2; else echo 3; fi
-}
-labs() { git grep -hoE '^func TestLab\w*' -- 'internal/lab/*_test.go' | cut -c6- | grep "$@" '^TestLab\(Verbs\|Doctor\|Sessions\)'; }
-running=() # the process of each guest's test
-for lab in $(labs -v) $(labs -e); do # the shortest last
-    while [ "$(jobs -rp | grep -cvxE "$compiler|$linter")" -ge "$(guests)" ]; do wait -n || true; done
-    RDMABRIDGE_LAB=1 tests "${lab#Test}" 1s -tags lab -vet=off -count=1 -timeout 25m -run "^$lab\$" ./internal/lab &
-    running+=($!)
-done
-wait "${running[@]}" || true
-rm -f "$RDMABRIDGE_LAB_INITRD"
-
-# A fuzz target takes its time whatever it gets of the processors. Beside the guests it would get
-# nothing; beside these tests, which often wait, it gets most.
-step fuzz ./.ci/fuzz.sh "${FUZZTIME:-2s}" &
+step build go build -o "$out/testlog" ./internal/testlog
+guest &
+guest=$!
+step build sh -c 'go list -race -test -export "$@" > /dev/null' sh $timed $racing
+# shellcheck disable=SC2086 # one word for each package
 {
-    # TestFabric and TestFabricWindows run in the guest, which has devices.
-    tests verbs 10s -race -tags ibverbs -vet=off -count=1 -skip '^TestFabric(Windows)?$' ./rdmaside/ibverbs
-    tests otel 5s -race -tags otel -vet=off -count=1 ./internal/tracing
-    # The C code under AddressSanitizer and UndefinedBehaviorSanitizer.
-    CGO_CFLAGS="-O1 -g -fsanitize=undefined -fno-sanitize-recover=all" CGO_LDFLAGS=-fsanitize=undefined \
-        tests sanitize 10s -asan -tags ibverbs -vet=off -count=1 -skip '^TestFabric(Windows)?$' ./rdmaside/ibverbs
-} &
-wait "$compiler"
-# shellcheck disable=SC2086
-tests race 10s -race -vet=off -count=1 -timeout 15m $others
-wait
-
-# shellcheck disable=SC2086
-tests alloc 5s -tags ibverbs -vet=off -count=1 -timeout 10m -run 'Alloc|WithoutPoison|InContainer' $allocating
-# shellcheck disable=SC2086
-tests timed 5s -race -vet=off -count=1 -timeout 15m $timed
-
-read -r passed failed skipped < <(awk '{p += $1; f += $2; s += $3} END {print p+0, f+0, s+0}' "$out/tally")
-[ ! -e "$out/failed" ] || [ "$failed" -gt 0 ] || failed=1
-[ ! -e "$out/failures" ] || cat "$out/failures"
-echo "$((SECONDS / 60)) minutes; the log of every step is in out/test"
-echo
-echo "$passed passed, $failed failed, $skipped skipped"
-[ "$failed" = 0 ]
+    until [ -e "$out/installed" ] || ! kill -0 $guest 2> /dev/null; do sleep 1; done # some tests need Debian's packages
+    tests unit 10s "${flags[@]}" $others
+    tests alloc 10s "${flags[@]}" -run 'Alloc|WithoutPoison' $allocating
+    tests race 10s -race "${flags[@]}" $racing
+    step fuzz .ci/fuzz.sh "${FUZZTIME:-1s}" plain
+    wait $guest || true
+    tests timed 10s -race "${flags[@]}" $timed
+}
+verdict

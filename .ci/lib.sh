@@ -1,0 +1,62 @@
+# shellcheck shell=bash
+# lib.sh is what test.sh and ci.sh share. Each sources it in the root of the tree, and says in $out where the logs go.
+#
+# Every line begins with the time and the name of its step. Everything that a step printed is
+# in $out/STEP.log.
+rm -rf "$out"
+mkdir -p "$out"
+trap 'trap - INT; kill 0' INT # the steps in the background, too
+# All is compiled as make build does it, so that each step finds the packages of the others, but without the profile of
+# cmd/rdmabridge (deploy/bench/profile.sh): with it, all packages would be compiled twice.
+export GOFLAGS="${GOFLAGS:-} -trimpath -pgo=off"
+
+# step NAME COMMAND...: runs a command. A silent one shows every 30 seconds that it is running.
+step() {
+    local name=$1 begun=$SECONDS rc=0
+    shift
+    "$@" 2>&1 | tee -a "$out/$name.log" | named "$name" || rc=$?
+    if [ $rc = 0 ]; then
+        echo "done: $* ($((SECONDS - begun))s)" | named "$name"
+    else
+        echo "FAIL  $*" | named "$name"
+        { echo "FAIL  $name: $*"; tail -n 15 "$out/$name.log" | sed 's/^/    /'; } >> "$out/failures"
+        echo "0 1 0" >> "$out/tally"
+    fi
+}
+
+# named begins every line with the time and a step's name.
+named() {
+    local line rc
+    while true; do
+        if IFS= read -r -t 30 line; then
+            printf '%(%T)T %-5s %s\n' -1 "$1" "$line"
+            continue
+        else
+            rc=$?
+        fi
+        [ $rc -gt 128 ] || break # the end of the output; a greater status is the time out of read
+        printf '%(%T)T %-5s ...   still running\n' -1 "$1"
+    done
+}
+
+# tests NAME SLOW ARG...: runs go test with these arguments, shows the tests that failed and those
+# that took longer than SLOW, and adds their numbers to the tally. It succeeds even when a test
+# fails: the last line of this script looks at the tally.
+tests() {
+    local name=$1 slow=$2
+    shift 2
+    "$out/testlog" -name "$name" -slow "$slow" -log "$out/$name.log" -tally "$out/tally" -failures "$out/failures" -- "$@" ||
+        touch "$out/failed"
+}
+
+# verdict is the last step: it shows all failures once more, and counts the tests in the last line.
+verdict() {
+    local passed failed skipped
+    read -r passed failed skipped < <(awk '{p += $1; f += $2; s += $3} END {print p+0, f+0, s+0}' "$out/tally")
+    [ ! -e "$out/failed" ] || [ "$failed" -gt 0 ] || failed=1
+    [ ! -e "$out/failures" ] || cat "$out/failures"
+    echo "$((SECONDS / 60)) minutes $((SECONDS % 60)) seconds; the log of every step is in ${out#"$PWD/"}"
+    echo
+    echo "$passed passed, $failed failed, $skipped skipped"
+    [ "$failed" = 0 ]
+}
