@@ -166,7 +166,7 @@ func (d *labDoctor) testHost(t *testing.T) {
 
 // testRXE: rxe has RoCE v2 with the interface's addresses, and no iWARP to connect to.
 func (d *labDoctor) testRXE(t *testing.T) {
-	d.g.job(t, time.Minute, "modprobe rdma_rxe && rdma link add rxe0 type rxe netdev eth0 && rdma link del siw0")
+	d.g.becomeRXE(t)
 	r := d.run(t, doctorFailed, "/host/rdmabridge doctor --json -c /host/guest.yaml")
 	if len(r.Host.Devices) != 1 || !r.has("error", "endpoint-refused", "storage") {
 		t.Fatalf("%+v", r)

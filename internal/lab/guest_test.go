@@ -43,21 +43,28 @@ type guest struct {
 
 func bootGuest(t *testing.T) *guest {
 	t.Helper()
-	g := newGuest(t, packGuest(t),
-		"--mem", "5120", // with less, knfsd accepts no WRITE of 1 MiB
-		"--append", "lab.rdma=siw lab.server=1")
+	g := newServer(t, packGuest(t))
 	g.boot(t)
 	return g
 }
 
-// packGuest builds the root file system of guests, unless RDMABRIDGE_LAB_INITRD names one.
-func packGuest(t *testing.T) (initrd string) {
+// newServer returns a guest with siw and knfsd.
+func newServer(t *testing.T, initrd string) *guest {
+	t.Helper()
+	return newGuest(t, initrd,
+		"--mem", "5120", // with less, knfsd accepts no WRITE of 1 MiB
+		"--append", "lab.rdma=siw lab.server=1")
+}
+
+// packGuest builds the root file system of guests with these options of mkinitrd.sh, unless RDMABRIDGE_LAB_INITRD names
+// one.
+func packGuest(t *testing.T, options ...string) (initrd string) {
 	t.Helper()
 	if initrd = os.Getenv("RDMABRIDGE_LAB_INITRD"); initrd != "" {
 		return initrd
 	}
 	initrd = filepath.Join(t.TempDir(), "guest.cpio")
-	command(t, 3*time.Minute, "../../deploy/lab/mkinitrd.sh", initrd)
+	command(t, 3*time.Minute, "../../deploy/lab/mkinitrd.sh", append(options, initrd)...)
 	return initrd
 }
 
@@ -140,6 +147,12 @@ func (g *guest) isReady(t *testing.T) bool {
 	}
 	text, _ := os.ReadFile(g.console)
 	return bytes.Contains(text, []byte("lab: READY"))
+}
+
+// becomeRXE gives the guest rxe0 in the place of siw0.
+func (g *guest) becomeRXE(t *testing.T) {
+	t.Helper()
+	g.job(t, time.Minute, "modprobe rdma_rxe && rdma link add rxe0 type rxe netdev eth0 && rdma link del siw0")
 }
 
 // put copies a program of this host to the guest's /host/NAME.

@@ -252,6 +252,27 @@ func (b *guestBridge) complaints(t *testing.T) (lines []string) {
 // verbsFiles is a selection of the file tests.
 const verbsFiles = "NAMES=500 SIZES='0 1 3 4095 4096 65537 1048577' /lab/files.sh"
 
+// fewFiles has fewer names.
+const fewFiles = "NAMES=50 SIZES='0 1 3 4095 4096 65537 1048577' /lab/files.sh"
+
+// upstreamChunks count data that travelled apart from their message, to servers and from them.
+var upstreamChunks = []string{`upstream_rdma_calls_total{call="read_chunk"`, `upstream_rdma_calls_total{call="inline",reply="write_chunk"`}
+
+// listenerChunks are the same for clients of a listener.
+func listenerChunks(name string) []string {
+	return []string{`listener_rdma_calls_total{call="pulled"`, fmt.Sprintf(`listener_rdma_replies_total{listener=%q,reply="write_chunk"`, name)}
+}
+
+// wantCounted fails unless the bridge that sum asks has counted something in each of these series.
+func wantCounted(t *testing.T, sum func(*testing.T, string) float64, series ...string) {
+	t.Helper()
+	for _, s := range series {
+		if sum(t, s) == 0 {
+			t.Errorf("%s is 0", s)
+		}
+	}
+}
+
 // testVerbsMemlock: with a limit of locked memory that is too low by a page the bridge says how much it
 // needs, and nothing else.
 func testVerbsMemlock(t *testing.T, g *guest) {
@@ -301,13 +322,9 @@ func testVerbsRequester(t *testing.T, g *guest, driver string, away farEnd) {
 func testVerbsWindows(t *testing.T, g *guest) {
 	b := startInGuest(t, g, strings.Replace(verbsRequester, "provider: ibverbs,", "provider: ibverbs, ibverbs: {exposure: windows},", 1))
 	far := farEnd{nfs: 12049, mount: 12049, host: "127.0.0.1"}
-	g.job(t, 3*time.Minute, far.script("NAMES=50 SIZES='0 1 3 4095 4096 65537 1048577' /lab/files.sh", "3"))
+	g.job(t, 3*time.Minute, far.script(fewFiles, "3"))
 	g.job(t, 2*time.Minute, far.script("/lab/read.sh", "4.2"))
-	for _, chunks := range []string{`upstream_rdma_calls_total{call="inline",reply="write_chunk"`, `upstream_rdma_calls_total{call="read_chunk"`} {
-		if b.sum(t, chunks) == 0 {
-			t.Errorf("%s is 0", chunks)
-		}
-	}
+	wantCounted(t, b.sum, upstreamChunks...)
 	b.stop(t, `"message":"ibverbs.exposure is windows, [^"]*"`)
 }
 
@@ -384,11 +401,7 @@ func testVerbsResponder(t *testing.T, g *guest, driver string) {
 		t.Run("files/"+v, func(t *testing.T) { g.job(t, 3*time.Minute, far.script(verbsFiles, v)) })
 	}
 	t.Run("read/4.2", func(t *testing.T) { g.job(t, 2*time.Minute, far.script("/lab/read.sh", "4.2")) })
-	for _, chunks := range []string{`listener_rdma_calls_total{call="pulled"`, `listener_rdma_replies_total{listener="nfs",reply="write_chunk"`} {
-		if b.sum(t, chunks) == 0 {
-			t.Errorf("%s is 0", chunks)
-		}
-	}
+	wantCounted(t, b.sum, listenerChunks("nfs")...)
 	t.Run("recall", func(t *testing.T) {
 		g.job(t, 3*time.Minute, far.script("IDLE=2 /lab/recall.sh", "4.1"))
 		b.wantReverse(t, "listener")
