@@ -1,5 +1,6 @@
 #!/bin/bash
-# install.sh installs what the lab needs, as root on Debian 12:
+# install.sh [smoke] installs what the lab needs, as root on Debian 12. With the argument smoke it installs only what
+# TestLabSmoke needs: fewer packages, and neither promtool nor what is for TLS.
 #
 #   packages   QEMU, the NFS and RDMA tools, rdma-core's headers, Kerberos, ACL tools, fio, libnfs-utils,
 #              tshark, nfs-ganesha, HAProxy, keepalived, curl, and Chromium with a font for the tests of the status page.
@@ -29,11 +30,21 @@ set -euo pipefail
 export DEBIAN_FRONTEND=noninteractive
 LAB_CACHE=${LAB_CACHE:-/var/cache/rdmabridge-lab}
 built_revision=4 # increase this whenever the build of modules below changes
+case ${1:-} in
+'') all=1 ;;
+smoke) all='' ;;
+*)
+    echo "usage: install.sh [smoke]" >&2
+    exit 2
+    ;;
+esac
 
 packages=(
     qemu-system-x86 busybox-static kmod cpio zstd xz-utils make gcc libc6-dev bc libelf-dev diffutils
-    iproute2 nfs-kernel-server nfs-common rpcbind rdma-core ibverbs-providers ibverbs-utils rdmacm-utils
-    libibverbs-dev librdmacm-dev
+    iproute2 nfs-kernel-server nfs-common rpcbind ibverbs-providers libibverbs-dev librdmacm-dev
+)
+[ -z "$all" ] || packages+=(
+    rdma-core ibverbs-utils rdmacm-utils
     krb5-kdc krb5-admin-server krb5-user libtirpc-dev libkrb5-dev acl attr nfs4-acl-tools xfsprogs dmsetup
     libgnutls30 libkeyutils1 libglib2.0-0 libnl-genl-3-200
     fio libnfs-utils chromium fonts-dejavu-core tcpdump tshark nfs-ganesha nfs-ganesha-vfs nfs-ganesha-proxy-v4
@@ -75,7 +86,7 @@ patch_siw() { # DIR
 }
 
 promtool=$LAB_CACHE/promtool
-have_promtool() { [ -x "$promtool" ] || command -v promtool > /dev/null; }
+have_promtool() { [ -z "$all" ] || [ -x "$promtool" ] || command -v promtool > /dev/null; }
 
 missing=()
 for p in "${packages[@]}"; do
@@ -85,10 +96,11 @@ have=$(cat "$LAB_CACHE/version" 2>/dev/null || true)
 built=$(cat "$LAB_CACHE/built-$have" 2>/dev/null || true)
 tls=$LAB_CACHE/tls
 have_tls=$(cat "$tls/version" 2>/dev/null || true)
-if [ ${#missing[@]} = 0 ] && [ -n "$have" ] && [ -n "$have_tls" ] && [ "$built" = "$built_revision" ] && have_promtool && [ -z "${LAB_REFRESH:-}" ]; then
+needs_tls() { [ -n "$all" ] && { [ -z "$have_tls" ] || [ -n "${LAB_REFRESH:-}" ]; }; }
+if [ ${#missing[@]} = 0 ] && [ -n "$have" ] && ! needs_tls && [ "$built" = "$built_revision" ] && have_promtool && [ -z "${LAB_REFRESH:-}" ]; then
     [ -e "$LAB_CACHE/vmlinux-$have" ] || unpack_kernel "$LAB_CACHE" "$have"
-    [ -e "$tls/vmlinux-$have_tls" ] || unpack_kernel "$tls" "$have_tls"
-    echo "lab: kernels $have and $have_tls and every package are in place"
+    [ -z "$have_tls" ] || [ -e "$tls/vmlinux-$have_tls" ] || unpack_kernel "$tls" "$have_tls"
+    echo "lab: kernels $have $have_tls and every package are in place"
     exit 0
 fi
 if [ "$(id -u)" != 0 ]; then
@@ -153,7 +165,7 @@ echo "lab: kernel $ver prepared in $LAB_CACHE"
 # this host has its own release from.
 tls_apt() { "$1" -o Dir::Etc::SourceList="$work/tls.list" -o Dir::Etc::SourceParts=/dev/null \
     -o Dir::State::Lists="$work/lists" -o Dir::Cache::pkgcache= -o Dir::Cache::srcpkgcache= "${@:2}"; }
-if [ -z "$have_tls" ] || [ -n "${LAB_REFRESH:-}" ]; then
+if needs_tls; then
     from=$(apt-get indextargets --format '$(REPO_URI)' 'Identifier: Packages' 'Origin: Debian' 'Codename: bookworm' | sed 1q)
     for suite in bookworm-backports trixie; do
         echo "deb [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] $from $suite main"

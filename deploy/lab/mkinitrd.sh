@@ -1,17 +1,19 @@
 #!/bin/bash
-# mkinitrd.sh [--tls] OUT [BINARY...] packs the guest's initramfs: busybox, the NFS and RDMA tools, fio,
+# mkinitrd.sh [--tls|--smoke] OUT [BINARY...] packs the guest's initramfs: busybox, the NFS and RDMA tools, fio,
 # the kernel modules, guest/init as /init, guest/*.sh under /lab, guest/*.c compiled beside
 # them, and each further BINARY, with its shared libraries, in /usr/local/bin of the guest. With
-# --tls it is for the kernel with RPC-with-TLS, and has tlshd. It needs no root.
+# --tls it is for the kernel with RPC-with-TLS, and has tlshd. With --smoke it has only what TestLabSmoke uses. It needs
+# no root.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 LAB_CACHE=${LAB_CACHE:-/var/cache/rdmabridge-lab}
 PATH=$PATH:/usr/sbin:/sbin
-tls=''
-if [ "$1" = --tls ]; then
-    tls=1 LAB_CACHE+=/tls
-    shift
-fi
+tls='' all=1
+case $1 in
+--tls) tls=1 LAB_CACHE+=/tls ;;
+--smoke) all='' ;;
+esac
+case $1 in --*) shift ;; esac
 out=$1
 shift
 ver=$(cat "$LAB_CACHE/version")
@@ -62,17 +64,23 @@ cp /bin/busybox "$root/bin/"
 for applet in $(/bin/busybox --list); do
     [ "$applet" = busybox ] || ln -sf busybox "$root/bin/$applet"
 done
-for b in /usr/sbin/rpc.nfsd /usr/sbin/rpc.mountd /usr/sbin/rpc.statd /usr/sbin/exportfs /usr/sbin/mount.nfs \
-    /usr/sbin/rpcbind /usr/sbin/rpcinfo /usr/bin/rdma /usr/sbin/ip /usr/bin/cmp /usr/bin/rping \
-    /usr/sbin/rpc.gssd /usr/sbin/rpc.svcgssd /usr/sbin/rpc.idmapd /usr/sbin/krb5kdc /usr/sbin/kdb5_util \
-    /usr/sbin/kadmin.local /usr/bin/kinit /usr/bin/klist /usr/bin/getfacl /usr/bin/setfacl /usr/bin/getfattr \
-    /usr/bin/setfattr /usr/bin/nfs4_getfacl /usr/bin/nfs4_setfacl /usr/sbin/mkfs.xfs /usr/sbin/dmsetup; do
+programs=(
+    /usr/sbin/rpc.nfsd /usr/sbin/rpc.mountd /usr/sbin/rpc.statd /usr/sbin/exportfs /usr/sbin/mount.nfs
+    /usr/sbin/rpcbind /usr/bin/rdma /usr/sbin/ip /usr/bin/cmp
+)
+[ -z "$all" ] || programs+=(
+    /usr/sbin/rpcinfo /usr/bin/rping
+    /usr/sbin/rpc.gssd /usr/sbin/rpc.svcgssd /usr/sbin/rpc.idmapd /usr/sbin/krb5kdc /usr/sbin/kdb5_util
+    /usr/sbin/kadmin.local /usr/bin/kinit /usr/bin/klist /usr/bin/getfacl /usr/bin/setfacl /usr/bin/getfattr
+    /usr/bin/setfattr /usr/bin/nfs4_getfacl /usr/bin/nfs4_setfacl /usr/sbin/mkfs.xfs /usr/sbin/dmsetup
+)
+for b in "${programs[@]}"; do
     [ -e "$b" ] || { echo "mkinitrd.sh: $b is missing: run install.sh" >&2; exit 1; }
     rm -f "$root/bin/$(basename "$b")"
     copy_with_libs "$b"
 done
 # Ceph, Gluster and others, of which fio needs none here: to load them takes a second of emulation.
-stub /usr/bin/fio librbd.so.1 librados.so.2 libgfapi.so.0 libnbd.so.0 libpmemblk.so.1 libpmem.so.1
+[ -z "$all" ] || stub /usr/bin/fio librbd.so.1 librados.so.2 libgfapi.so.0 libnbd.so.0 libpmemblk.so.1 libpmem.so.1
 libdir=/usr/lib/x86_64-linux-gnu
 # rdmabridge opens these two at run time, so ldd does not know of them.
 for b in $libdir/libibverbs.so.1 $libdir/librdmacm.so.1; do copy_with_libs "$b"; done
@@ -80,14 +88,16 @@ for p in rxe siw; do
     copy_with_libs "$libdir/libibverbs/lib$p-rdmav34.so"
     cp "/etc/libibverbs.d/$p.driver" "$root/etc/libibverbs.d/"
 done
-for b in /lib/x86_64-linux-gnu/libnss_files.so.2 $libdir/krb5/plugins/kdb/db2.so \
-    $libdir/libnfsidmap/nsswitch.so $libdir/libnfsidmap/static.so /lib/x86_64-linux-gnu/libverto-libev.so.1 \
+for b in /lib/x86_64-linux-gnu/libnss_files.so.2 $libdir/libnfsidmap/nsswitch.so $libdir/libnfsidmap/static.so \
     /lib/x86_64-linux-gnu/libgcc_s.so.1; do # pthread_exit opens the last one
     copy_with_libs "$b"
 done
+[ -z "$all" ] || for b in $libdir/krb5/plugins/kdb/db2.so /lib/x86_64-linux-gnu/libverto-libev.so.1; do copy_with_libs "$b"; done
 [ -z "$tls" ] || copy_with_libs "$LAB_CACHE/root/usr/sbin/tlshd" /usr/sbin/tlshd
 for b in "$@"; do copy_with_libs "$b" "/usr/local/bin/$(basename "$b")"; done
-for c in "$here"/guest/*.c; do
+sources=("$here"/guest/*.c)
+[ -n "$all" ] || sources=("$here/guest/locks.c")
+for c in "${sources[@]}"; do
     link=(-static)
     case $c in */xids.c) link=(-I/usr/include/tirpc -ltirpc) ;; esac # Kerberos has no static libraries
     gcc -O2 -Wall -Werror -o "$root/lab/$(basename "$c" .c)" "$c" "${link[@]}"

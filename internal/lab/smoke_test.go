@@ -18,7 +18,7 @@ import (
 //	client -- rxe   --> rdmabridge in the guest, verbs -- TCP -> knfsd
 func TestLabSmoke(t *testing.T) {
 	needLab(t)
-	g := newServer(t, packGuest(t))
+	g := newServer(t, packGuest(t, "--smoke"))
 	g.launch(t)
 	// The programs are built while the guest boots.
 	g.put(t, built(t, buildVerbsBridge), "rdmabridge")
