@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
 // A copier is a recorder that counts what Copied tells.
@@ -104,11 +106,7 @@ func TestSendCopyUnread(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.send(fragment(true, pattern(100, 0)))
-	for deadline := time.Now().Add(10 * time.Second); refused.Load() == 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("SendCopy never refuses")
-		}
-	}
+	testkit.Eventually(t, "SendCopy refuses", func() bool { return refused.Load() > 0 })
 	p.SetLinger(0)
 	p.Close()
 	r.wait(t, "the peer aborts")

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
 func TestSilence(t *testing.T) {
@@ -107,17 +108,26 @@ func TestSilentPeer(t *testing.T) {
 func TestStoppedPeer(t *testing.T) {
 	t.Parallel()
 	e := startEngine(t, EngineOptions{tick: 100 * time.Millisecond})
-	c, r, _ := dialPair(t, e, DialOptions{Conn: ConnOptions{SilentTimeout: 3 * time.Second}})
+	const silent = 3 * time.Second
+	c, r, _ := dialPair(t, e, DialOptions{Conn: ConnOptions{SilentTimeout: silent}})
 	c.Loop().Post(loop.TaskFunc(func() {
 		for range 16 {
 			c.Send([][]byte{make([]byte, 1<<20)}, nil)
 		}
 	}))
-	select {
-	case err := <-r.done:
-		t.Errorf("closed with %v", err)
-	case <-time.After(7 * time.Second):
-	}
+	// The kernel doubles the time between the probes of a closed window. In the end no acknowledgement is
+	// due for longer than SilentTimeout.
+	testkit.Eventually(t, "the window is probed less often than each SilentTimeout", func() bool {
+		select {
+		case err := <-r.done:
+			t.Fatalf("closed with %v", err)
+		default:
+		}
+		return onLoop(c, func() bool {
+			ti, err := unix.GetsockoptTCPInfo(c.sock.fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+			return err == nil && time.Duration(ti.Last_ack_recv)*time.Millisecond > silent
+		})
+	})
 	if left := onLoop(c, func() int64 { return c.outbound }); left == 0 {
 		t.Error("nothing is queued: the window never closed")
 	}

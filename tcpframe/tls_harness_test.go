@@ -208,6 +208,12 @@ func newTLSTest(t testing.TB, e EngineOptions, o ListenOptions, x *TLS, change f
 	return y
 }
 
+// wantReceived waits until the listener has received n octets in all.
+func (y *tlsTest) wantReceived(n uint64) {
+	y.t.Helper()
+	testkit.Eventually(y.t, "the octets are received", func() bool { return y.l.counters.received.Value() == n })
+}
+
 // last returns the handler of the latest connection.
 func (y *tlsTest) last() *secureEcho {
 	y.mu.Lock()

@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
@@ -121,8 +120,8 @@ func TestTLSOpenSSLKeyUpdate(t *testing.T) {
 	testkit.Eventually(t, "s_client is connected", func() bool { return y.counts().conns.Value() == 1 })
 	for i := range 6 {
 		in.Write([]byte("Kk"[i%2:][:1] + "\n"))
+		// s_client takes one command from each read, so the next may come only when it has read this one.
 		testkit.Eventually(t, "KEYUPDATE", func() bool { return strings.Count(out.String(), "KEYUPDATE") == i+1 })
-		time.Sleep(10 * time.Millisecond) // s_client takes one command from each read
 	}
 	if y.counts().conns.Value() != 1 {
 		t.Error("the connection has ended")
@@ -169,13 +168,10 @@ func TestTLSOpenSSLServer(t *testing.T) {
 		}
 		c.Write(fragment(true, starttls))
 		var to net.Conn
-		for range 500 {
-			if to, err = net.Dial("tcp", addr); err == nil {
-				break
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
-		if err != nil {
+		if !testkit.Settles(testkit.Patience, func() bool {
+			to, err = net.Dial("tcp", addr)
+			return err == nil
+		}) {
 			return
 		}
 		go func() { io.Copy(to, c); to.Close() }()
