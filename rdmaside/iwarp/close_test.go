@@ -140,8 +140,14 @@ func TestDrainBehindTerminate(t *testing.T) {
 	for range 50 {
 		b = append(b, good...)
 	}
+	began := time.Now()
 	g.write(b)
-	time.Sleep(50 * time.Millisecond)
+	testkit.Eventually(t, "our side's TCP has all octets, or has reset the connection", func() bool {
+		return testkit.Unacknowledged(g.nc.(*net.TCPConn)) == 0
+	})
+	if _, err := g.nc.Write([]byte{0}); err != nil && time.Since(began) < terminateDrain {
+		t.Errorf("the connection is reset: %v", err)
+	}
 	g.killed(wire.CodeTaggedSTag)
 	mem.untouched(t)
 }

@@ -297,15 +297,10 @@ func TestLoopFlush(t *testing.T) {
 			t.Error("flushed at once")
 		}
 	})
-	flushed := func() (ok bool) {
+	testkit.Eventually(t, "Flush is called 11 times", func() (ok bool) {
 		l.Do(func() { ok = n == 11 })
 		return ok
-	}
-	for deadline := time.Now().Add(patience); !flushed(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("flushed %d times, want 11", n)
-		}
-	}
+	})
 }
 
 // TestLoopPost keeps each poster's order and does not allocate.
