@@ -13,6 +13,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 )
@@ -20,10 +21,8 @@ import (
 // NoObjects waits until all objects of the stand-in are gone.
 func NoObjects(t testing.TB) {
 	t.Helper()
-	for end := time.Now().Add(patience); standIn.live.Load() != 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%d objects of rdma-core are left", standIn.live.Load())
-		}
+	if !testkit.Settles(patience, func() bool { return standIn.live.Load() == 0 }) {
+		t.Fatalf("%d objects of rdma-core are left", standIn.live.Load())
 	}
 }
 

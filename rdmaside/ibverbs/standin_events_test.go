@@ -125,10 +125,8 @@ func (et *eventTest) hangUp(ln line) {
 // until waits for what other goroutines do.
 func (et *eventTest) until(what string, ok func() bool) {
 	et.t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			et.t.Fatal("never: ", what)
-		}
+	if !testkit.Settles(patience, ok) {
+		et.t.Fatal("never: ", what)
 	}
 }
 

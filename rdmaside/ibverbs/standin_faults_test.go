@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 )
@@ -199,10 +200,8 @@ func watchLeaks() func(testing.TB) {
 	goroutines := runtime.NumGoroutine()
 	return func(t testing.TB) {
 		t.Helper()
-		for end := time.Now().Add(patience); standIn.live.Load() != 0 || runtime.NumGoroutine() > goroutines; time.Sleep(time.Millisecond) {
-			if time.Now().After(end) {
-				t.Fatalf("%d objects of rdma-core are left, and %d goroutines more", standIn.live.Load(), runtime.NumGoroutine()-goroutines)
-			}
+		if !testkit.Settles(patience, func() bool { return standIn.live.Load() == 0 && runtime.NumGoroutine() <= goroutines }) {
+			t.Fatalf("%d objects of rdma-core are left, and %d goroutines more", standIn.live.Load(), runtime.NumGoroutine()-goroutines)
 		}
 	}
 }

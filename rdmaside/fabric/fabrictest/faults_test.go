@@ -6,7 +6,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
-	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
@@ -40,11 +39,8 @@ func TestInjectDrop(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 	// The Receive of the last message is posted again behind it.
-	n := p.Counts(pair.other.conn)
-	for end := time.Now().Add(5 * time.Second); n.Receives != 16 && time.Now().Before(end); n = p.Counts(pair.other.conn) {
-		time.Sleep(time.Millisecond)
-	}
-	if n.Received != 3 || n.Receives != 16 || n.LowReceives > 16 {
+	testkit.Eventually(t, "16 Receives are posted", func() bool { return p.Counts(pair.other.conn).Receives == 16 })
+	if n := p.Counts(pair.other.conn); n.Received != 3 || n.Receives != 16 || n.LowReceives > 16 {
 		t.Errorf("%+v", n)
 	}
 }
