@@ -199,11 +199,12 @@ func samePortTwice(t *testing.T, addr string) {
 	var from net.Addr
 	for range 2 {
 		d := net.Dialer{LocalAddr: from, Timeout: testkit.Patience}
-		nc, err := d.Dial("tcp", addr)
-		for end := time.Now().Add(testkit.Patience); errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(end); {
-			time.Sleep(10 * time.Millisecond) // a test beside this one has the port at the moment
+		var nc net.Conn
+		var err error
+		testkit.Settles(testkit.Patience, func() bool {
 			nc, err = d.Dial("tcp", addr)
-		}
+			return !errors.Is(err, syscall.EADDRINUSE) // a test beside this one has the port at the moment
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -34,13 +34,12 @@ func newMemoryGroup(t *testing.T, limit configs.Size) *memoryGroup {
 	}
 	t.Cleanup(func() {
 		var err error
-		for range 50 { // a process that was waited for may still be in it for a moment
-			if err = os.Remove(g.dir); err == nil {
-				return
-			}
-			time.Sleep(100 * time.Millisecond)
+		if !testkit.Settles(testkit.Patience, func() bool { // a process that was waited for may still be in it for a moment
+			err = os.Remove(g.dir)
+			return err == nil
+		}) {
+			t.Error(err)
 		}
-		t.Error(err)
 	})
 	if err := os.WriteFile(filepath.Join(g.dir, file), []byte(strconv.FormatInt(int64(limit), 10)), 0); err != nil {
 		t.Skipf("needs a cgroup with the memory controller: %v", err)

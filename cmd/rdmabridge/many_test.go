@@ -217,8 +217,8 @@ func TestThousandConnections(t *testing.T) {
 			}
 		})
 	}
-	time.Sleep(time.Second)
-	x.report("active for a second")
+	x.Eventually("half of the Calls are at the server", func() bool { return x.server.Calls.Load() >= int64(clients*calls/2+200) })
+	x.report("half done")
 	wg.Wait()
 	d := time.Since(began)
 	x.report("after " + d.Round(time.Millisecond).String())

@@ -221,14 +221,15 @@ func quartiles(v []float64) string {
 // await waits until the bridge listens.
 func (n *neighbourhood) await() {
 	n.t.Helper()
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		c, err := net.Dial("tcp", n.bridge)
-		if err == nil {
-			c.Close()
-			return
-		}
-		if time.Now().After(end) {
-			n.t.Fatal(err)
-		}
+	testkit.Eventually(n.t, "the bridge listens", func() bool { return listens(n.bridge) })
+}
+
+// listens reports whether addr can be connected to.
+func listens(addr string) bool {
+	c, err := net.Dial("tcp", addr)
+	if err != nil {
+		return false
 	}
+	c.Close()
+	return true
 }

@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/status"
@@ -395,12 +397,17 @@ upstreams: [{name: one, transport: tcp, endpoints: [%q]}]
 admin: {address: 127.0.0.1:0}
 reload: {watch: none}
 `, s.addr), loaded)
-	time.Sleep(100 * time.Millisecond)
+	x.metric(`rdmabridge_listener_clients{listener="goes"} 1`)
+	slow.answer <- struct{}{}
+	select {
+	case <-slow.got:
+	case <-time.After(testkit.Patience):
+		t.Fatal("the Call that waited does not arrive")
+	}
 	if strings.Contains(x.log.String(), `"message":"upstream removed"`) {
 		t.Error("the upstream is gone with Calls under way")
 	}
-	x.metric(`rdmabridge_listener_clients{listener="goes"} 1`)
-	for range 3 {
+	for range 2 {
 		slow.answer <- struct{}{}
 	}
 	for what, c := range map[string]net.Conn{"stays": stays, "goes": goes, "queued": queued} {
@@ -500,13 +507,16 @@ func TestReloadListener(t *testing.T) {
 	testkit.Eventually(t, "the metrics say "+two, func() bool { return x.has(two) })
 	for xid := uint32(9); xid < 11; xid++ {
 		c.Write(testkit.Record(nullCall(xid, 100003, 3)))
-		time.Sleep(50 * time.Millisecond)
 	}
-	x.metric(two)
+	testkit.Eventually(t, "the bridge's kernel has the Calls", func() bool { return testkit.Unacknowledged(c.(*net.TCPConn)) == 0 })
 	for xid := range uint32(4) {
 		s.answer <- struct{}{}
 		if m, err := testkit.ReadRecord(c); err != nil || binary.BigEndian.Uint32(m) != 7+xid {
 			t.Errorf("Reply %d: %x, %v", xid, m, err)
+		}
+		// The connection has been served since the Calls arrived, and has as many Calls as it may have.
+		if xid == 0 {
+			x.metric(two)
 		}
 	}
 	c.(*net.TCPConn).SetLinger(0)
@@ -658,12 +668,11 @@ reload: {watch: 20ms}
 	x.write(strings.Replace(base, "20ms", "none", 1))
 	testkit.Eventually(t, "the file is loaded", func() bool { return strings.Contains(x.log.String(), loaded) })
 	// After this reload the watcher has stopped looking. The next change is loaded by the
-	// signal, and the watcher sees it when it looks again.
+	// signal, and makes the watcher look again.
 	const same = `"message":"configuration reloaded: no setting to change"`
 	x.signals <- syscall.SIGHUP
 	testkit.Eventually(t, "the file is loaded without a change", func() bool { return strings.Contains(x.log.String(), same) })
 	x.reload(base+"drain: {timeout: 7s}\n", loaded)
-	time.Sleep(1500 * time.Millisecond) // watch asks for the interval again after a second
 	x.metric(`rdmabridge_config_reloads_total{result="applied"} 2`)
 	x.metric(`rdmabridge_config_reloads_total{result="refused"} 1`)
 	x.metric(`rdmabridge_config_reloads_total{result="unchanged"} 1`)
@@ -672,4 +681,52 @@ reload: {watch: 20ms}
 	testkit.Eventually(t, "the watcher looks", func() bool { return strings.Contains(x.log.String()[n:], loaded) })
 	x.metric(`rdmabridge_config_reloads_total{result="unchanged"} 1`)
 	x.stop()
+}
+
+// TestReloaderChanged: the watcher may report a version that a signal has loaded already, or that was rejected. It is
+// not loaded again.
+func TestReloaderChanged(t *testing.T) {
+	t.Parallel()
+	s := startEchoServer(t, "one!")
+	base := fmt.Sprintf(`
+listeners: [{name: nfs, address: 127.0.0.1:0, upstream: one}]
+upstreams: [{name: one, transport: tcp, endpoints: [%q]}]
+admin: {address: 127.0.0.1:0}
+reload: {watch: none}
+`, s.addr)
+	c, err := configs.Load([]byte(base), known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "rdmabridge.yaml")
+	write(t, path, base)
+	steps := func(b *bridge) error {
+		r := newReloader(b, []string{path}, newLogSink(io.Discard, c.Log), hashFiles([]string{path}))
+		signal := func() { r.reload(reloadSignal) }
+		for _, step := range []struct {
+			name, text                  string
+			do                          func()
+			applied, refused, unchanged uint64
+		}{
+			{"nothing happened", base, r.changed, 0, 0, 0},
+			{"a signal", base + "drain: {timeout: 7s}\n", signal, 1, 0, 0},
+			{"the watcher sees the same", base + "drain: {timeout: 7s}\n", r.changed, 1, 0, 0},
+			{"a broken file", base + "drain: {timeout: \n", r.changed, 1, 1, 0},
+			{"it is seen again", base + "drain: {timeout: \n", r.changed, 1, 1, 0},
+			{"as it was before", base + "drain: {timeout: 7s}\n", r.changed, 1, 1, 1},
+			{"the watcher sees another", base + "drain: {timeout: 8s}\n", r.changed, 2, 1, 1},
+		} {
+			write(t, path, step.text)
+			step.do()
+			if a, f, u := r.applied.Value(), r.refused.Value(), r.unchanged.Value(); a != step.applied || f != step.refused || u != step.unchanged {
+				t.Errorf("%s: %d applied, %d refused, %d unchanged; want %d, %d, %d", step.name, a, f, u, step.applied, step.refused, step.unchanged)
+			}
+		}
+		return nil
+	}
+	signals := make(chan os.Signal, 1)
+	signals <- syscall.SIGTERM // behind the steps
+	if err := serve(c, zerolog.Nop(), signals, steps); err != nil {
+		t.Error(err)
+	}
 }

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -120,16 +119,7 @@ func (g *gateway) start() {
 	if err := g.cmd.Start(); err != nil {
 		g.Fatal(err)
 	}
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		c, err := net.Dial("tcp", g.addr)
-		if err == nil {
-			c.Close()
-			return
-		}
-		if time.Now().After(end) {
-			g.Fatal(err)
-		}
-	}
+	testkit.Eventually(g, "the bridge listens", func() bool { return listens(g.addr) })
 }
 
 func (g *gateway) pid() int { return g.cmd.Process.Pid }

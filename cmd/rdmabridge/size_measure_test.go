@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"math"
 	"net"
 	"net/http"
@@ -119,7 +120,15 @@ control: {path: none}
 	if err := idle.Start(); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(10 * time.Second)
+	testkit.Eventually(t, "the clients are connected", func() bool {
+		res, err := http.Get("http://" + admin + "/metrics")
+		if err != nil {
+			return false
+		}
+		defer res.Body.Close()
+		b, err := io.ReadAll(res.Body)
+		return err == nil && bytes.Contains(b, []byte("rdmabridge_listener_clients{listener=\"nfs\"} 4001\n"))
+	})
 	compare("memory", sizing.ClientMemory(4000), resident(t, pid)-before, "octets for 4000 clients")
 	cancel()
 	_ = idle.Wait()

@@ -3,10 +3,10 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
-
-	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
 // looks counts how many of n looks report a change.
@@ -96,22 +96,36 @@ func TestWatcherConfigMap(t *testing.T) {
 	}
 }
 
+// TestWatch: a change is reported at the second look that finds it. While the interval is none there are no looks.
 func TestWatch(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "bridge.yaml")
-	write(t, path, "one")
-	changed, stop, done := make(chan struct{}, 1), make(chan struct{}), make(chan struct{})
-	w := newWatcher(path)
-	go func() {
-		defer close(done)
-		w.watch(func() time.Duration { return 5 * time.Millisecond }, changed, stop)
-	}()
-	time.Sleep(50 * time.Millisecond)
-	write(t, path, "other")
-	select {
-	case <-changed:
-	case <-time.After(testkit.Patience):
-		t.Error("the change is not seen")
-	}
-	close(stop)
-	<-done
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "bridge.yaml")
+		write(t, path, "one")
+		const every = 5 * time.Second
+		var interval atomic.Int64
+		interval.Store(int64(every))
+		changed, stop := make(chan struct{}, 1), make(chan struct{})
+		go newWatcher(path).watch(func() time.Duration { return time.Duration(interval.Load()) }, changed, stop)
+		passes := func(what string, d time.Duration, want int) {
+			t.Helper()
+			time.Sleep(d)
+			synctest.Wait()
+			if len(changed) != want {
+				t.Errorf("%s: %d changes are reported, want %d", what, len(changed), want)
+			}
+			for range len(changed) {
+				<-changed
+			}
+		}
+		passes("nothing happened", every+time.Second, 0)
+		write(t, path, "other")
+		passes("seen once", every, 0)
+		interval.Store(0)
+		passes("seen again", every, 1)
+		write(t, path, "the third")
+		passes("nobody looks", time.Hour, 0)
+		interval.Store(int64(every))
+		passes("looks again", 2*every+time.Second, 1)
+		close(stop)
+	})
 }
