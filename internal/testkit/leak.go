@@ -33,7 +33,7 @@ func Main(m *testing.M, checks ...func() error) {
 // own.
 func leakedGoroutines() string {
 	var left []string
-	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	Settles(5*time.Second, func() bool {
 		buf := make([]byte, 4<<20)
 		buf = buf[:runtime.Stack(buf, true)]
 		left = left[:0]
@@ -43,9 +43,7 @@ func leakedGoroutines() string {
 				left = append(left, g)
 			}
 		}
-		if len(left) == 0 {
-			return ""
-		}
-	}
+		return len(left) == 0
+	})
 	return strings.Join(left, "\n\n")
 }

@@ -19,6 +19,8 @@ import (
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
+
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
 // patience bounds each step: a page that hangs ends the test, not the run.
@@ -177,10 +179,8 @@ func (p *Page) Do(expression string) {
 // Until waits until expression is true.
 func (p *Page) Until(what, expression string) {
 	p.t.Helper()
-	for began := time.Now(); !Eval[bool](p, "!!("+expression+")"); time.Sleep(20 * time.Millisecond) {
-		if time.Since(began) > patience {
-			p.t.Fatalf("not within %v: %s", patience, what)
-		}
+	if !testkit.Settles(patience, func() bool { return Eval[bool](p, "!!("+expression+")") }) {
+		p.t.Fatalf("not within %v: %s", patience, what)
 	}
 }
 

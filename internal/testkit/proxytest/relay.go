@@ -8,8 +8,9 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 	"unsafe"
+
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
 // A Relay stands between a client and a server, octet for octet, and can make the
@@ -128,10 +129,12 @@ func (o outlet) Write(b []byte) (int, error) {
 // that they are not repeated.
 func (r *Relay) Vanish(refuse bool) {
 	r.t.Helper()
-	time.Sleep(200 * time.Millisecond)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, c := range r.conns {
+		if !testkit.Settles(testkit.Patience, func() bool { return testkit.Unacknowledged(c) == 0 }) {
+			r.t.Error("the client's TCP does not acknowledge what was sent to it")
+		}
 		r.filter(c, syscall.SO_ATTACH_FILTER)
 	}
 	r.gone, r.conns = append(r.gone, r.conns...), nil
