@@ -186,20 +186,17 @@ func (p *plan) apply() {
 		modes = append(modes, o.Mode)
 	}
 	p.w.act("modes %v", modes)
-	for end := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	var err error
+	if !testkit.Settles(5*time.Second, func() bool { // the address of a listener that was away may be that of a connection by now
 		l := p.w.life()
 		ls, us := p.options(&l)
-		err := l.proxy.Reconfigure(proxytest.Listeners(ls...), proxytest.Upstreams(us...))
-		if err == nil {
-			p.inForce()
-			return
-		}
-		// The address of a listener that was away may be that of a connection by now.
-		if time.Now().After(end) {
-			p.w.book.wrong("reconfigure: %v", err)
-			return
-		}
+		err = l.proxy.Reconfigure(proxytest.Listeners(ls...), proxytest.Upstreams(us...))
+		return err == nil
+	}) {
+		p.w.book.wrong("reconfigure: %v", err)
+		return
 	}
+	p.inForce()
 }
 
 // inForce notes that the bridge follows the plan.

@@ -60,27 +60,32 @@ func (w *world) newLife(budget int64) (l life) {
 // those of connections that are ending.
 func (w *world) begin(l *life, p *plan, socket func(string) *net.TCPListener) bool {
 	ls, us := p.options(l)
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		var err error
-		l.proxy, err = proxy.New(proxy.Options{
+	var made, started error
+	testkit.Settles(10*time.Second, func() bool {
+		if started != nil {
+			// Its shares of the memory are taken: another arena, as another process has.
+			_ = l.h.Arena.Close()
+			l.h.Arena, _ = regmem.New(regmem.Options{Budget: w.h.Arena.Budget()})
+		}
+		l.proxy, made = proxy.New(proxy.Options{
 			Log: l.h.Log, Metrics: l.h.Metrics, Engine: l.h.Engine, Arena: l.h.Arena, Registry: l.h.Registry,
 			Listeners: proxytest.Listeners(ls...), Upstreams: proxytest.Upstreams(us...), Socket: socket,
 		})
-		if err != nil {
-			w.book.wrong("the bridge cannot be made: %v", err)
-			return false
-		}
-		if err = l.proxy.Start(context.Background()); err == nil {
+		if made != nil {
 			return true
 		}
-		if time.Now().After(end) {
-			w.book.wrong("the bridge does not start: %v", err)
-			return false
-		}
-		// Its shares of the memory are taken: another arena, as another process has.
-		_ = l.h.Arena.Close()
-		l.h.Arena, _ = regmem.New(regmem.Options{Budget: w.h.Arena.Budget()})
+		started = l.proxy.Start(context.Background())
+		return started == nil
+	})
+	switch {
+	case made != nil:
+		w.book.wrong("the bridge cannot be made: %v", made)
+	case started != nil:
+		w.book.wrong("the bridge does not start: %v", started)
+	default:
+		return true
 	}
+	return false
 }
 
 // end ends the life l, which has lasted until now, within drain, and checks that nothing

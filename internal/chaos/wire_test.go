@@ -6,6 +6,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
 // A wire is a TCP proxy that harms connections as a network, a host that dies or a
@@ -250,23 +252,22 @@ func (w *wire) down() {
 
 // up ends down.
 func (w *wire) up() {
-	for range 200 {
-		l, err := net.Listen("tcp", w.addr)
-		if err != nil {
-			time.Sleep(10 * time.Millisecond)
-			continue
-		}
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		if w.closed {
-			l.Close()
-			return
-		}
-		w.l = l
-		w.wg.Go(func() { w.accept(l) })
+	var l net.Listener
+	if !testkit.Settles(patience, func() (ok bool) {
+		var err error
+		l, err = net.Listen("tcp", w.addr)
+		return err == nil
+	}) {
+		panic("chaos: the wire's address is taken")
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		l.Close()
 		return
 	}
-	panic("chaos: the wire's address is taken")
+	w.l = l
+	w.wg.Go(func() { w.accept(l) })
 }
 
 // cutAll ends every connection.
