@@ -199,19 +199,18 @@ func (j *guestJob) wait(t *testing.T, timeout time.Duration) string {
 	t.Helper()
 	g, name, script, begun := j.g, j.name, j.script, j.begun
 	var rc []byte
-	for {
+	if !testkit.Settles(timeout-time.Since(begun), func() bool {
 		var err error
 		if rc, err = os.ReadFile(name + ".rc"); err == nil {
-			break
+			return true
 		}
 		if !g.qemu.alive() {
 			t.Fatalf("the guest ended under %q", script)
 		}
-		if time.Since(begun) > timeout {
-			out, _ := os.ReadFile(name + ".out")
-			t.Fatalf("%q has not ended after %v; so far:\n%s", script, timeout, tail(out, 40))
-		}
-		time.Sleep(50 * time.Millisecond)
+		return false
+	}) {
+		out, _ := os.ReadFile(name + ".out")
+		t.Fatalf("%q has not ended after %v; so far:\n%s", script, timeout, tail(out, 40))
 	}
 	out, err := os.ReadFile(name + ".out")
 	if err != nil {

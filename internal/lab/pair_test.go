@@ -94,12 +94,8 @@ control: {path: none}
 		moved := time.Since(o.broken)
 		o.healed = o.broken // everything counts from the fault on
 		g := newGoesOn(o)
-		began := time.Now()
-		for !g.see(r.watch(t, 0, &res), r.load) {
-			if time.Since(began) > roundsWait+roundsReturn {
-				t.Fatalf("%s: not everything goes on: %+v", f.name, g)
-			}
-			time.Sleep(50 * time.Millisecond)
+		if !testkit.Settles(roundsWait+roundsReturn, func() bool { return g.see(r.watch(t, 0, &res), r.load) }) {
+			t.Fatalf("%s: not everything goes on: %+v", f.name, g)
 		}
 		standby := on.Standbys() + off.Standbys()
 		f.heal(on)

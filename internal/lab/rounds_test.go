@@ -14,6 +14,8 @@ import (
 	"testing"
 	"text/tabwriter"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
 // TestLabRounds breaks things under load, round after round:
@@ -260,14 +262,8 @@ func (r *rounds) round(t *testing.T, f fault) {
 	res.outage = o.healed.Sub(o.broken)
 
 	g := newGoesOn(o)
-	for ; ; time.Sleep(50 * time.Millisecond) {
-		ops := r.watch(t, 0, &res)
-		if g.see(ops, r.load) {
-			break
-		}
-		if waited := time.Since(o.healed); waited > r.bound(f.forget) {
-			t.Fatalf("%v after %s was over, not everything goes on: %+v", waited.Round(time.Second), f.name, g)
-		}
+	if !testkit.Settles(r.bound(f.forget)-time.Since(o.healed), func() bool { return g.see(r.watch(t, 0, &res), r.load) }) {
+		t.Fatalf("%v after %s was over, not everything goes on: %+v", time.Since(o.healed).Round(time.Second), f.name, g)
 	}
 	res.first, res.all, res.data = g.first, g.all, g.data
 	r.watch(t, r.between(time.Second, r.pause), &res)
