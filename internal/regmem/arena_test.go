@@ -8,7 +8,6 @@ import (
 	"os"
 	"sync"
 	"testing"
-	"time"
 	"unsafe"
 )
 
@@ -575,7 +574,7 @@ func testConcurrentLoops(t *testing.T, a *Arena, acct *Account) {
 								waiting = false
 							case x := <-passed:
 								x.Release()
-							case <-time.After(time.Millisecond):
+							case <-l.woken:
 							}
 						}
 						continue
@@ -601,7 +600,7 @@ func testConcurrentLoops(t *testing.T, a *Arena, acct *Account) {
 				select {
 				case <-idle:
 					ended = true
-				case <-time.After(time.Millisecond):
+				case <-l.woken:
 				}
 			}
 			l.pass()

@@ -9,7 +9,8 @@ import (
 // A stockLoop is the event loop of an account that Local has made.
 type stockLoop struct {
 	*Account
-	due bool // the account has called arrange
+	due   bool          // the account has called arrange
+	woken chan struct{} // has a value when there is something to do
 
 	mu   sync.Mutex // guards todo
 	todo []func()
@@ -17,11 +18,15 @@ type stockLoop struct {
 
 // newStockLoop returns the loop of a share of acct.
 func newStockLoop(acct *Account) *stockLoop {
-	l := &stockLoop{}
+	l := &stockLoop{woken: make(chan struct{}, 1)}
 	l.Account = acct.Local(func() { l.due = true }, func(f func()) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.todo = append(l.todo, f)
+		select {
+		case l.woken <- struct{}{}:
+		default:
+		}
 	})
 	return l
 }
