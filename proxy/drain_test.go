@@ -1,6 +1,7 @@
 package proxy_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"sync/atomic"
@@ -9,6 +10,8 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
@@ -37,10 +40,23 @@ func (a *again) CallDone(c *rdmaside.Call, err *rdmaside.CallError) {
 }
 
 // TestDrainOfBusyRDMAClient is TestDrainOfBusyClients with two Calls on an RDMA
-// connection, a short one and one that takes longer.
+// connection, one of which is answered again and again, while the server holds the other.
 func TestDrainOfBusyRDMAClient(t *testing.T) {
 	h := proxytest.NewHarness(t, budget)
-	tcp := h.TCPServer(proxytest.Behaviour{Delay: 10 * time.Millisecond})
+	var holds atomic.Bool
+	held, release := make(chan struct{}), make(chan struct{})
+	tcp := h.TCPServer(proxytest.Behaviour{Delay: 10 * time.Millisecond, InterceptTCP: func(c *oncrpc.Call, from *proxytest.TCPConn) ([]byte, bool) {
+		if !bytes.Contains(c.Message, testkit.Pattern(44, 2)) || !holds.CompareAndSwap(true, false) {
+			return nil, false
+		}
+		reply := proxytest.Expected(c.Message)
+		close(held)
+		go func() {
+			<-release
+			from.Send(reply)
+		}()
+		return nil, true
+	}})
 	rp := fabrictest.NewLoopback()
 	p := h.Proxy([]proxy.ListenerOptions{{Name: "rdma", Address: "front", RDMA: true, Provider: rp, Upstream: "tcp"}},
 		[]proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{tcp.Addr()}}})
@@ -55,7 +71,7 @@ func TestDrainOfBusyRDMAClient(t *testing.T) {
 	for i := range clients {
 		a := &again{r: r, failed: make(chan struct{})}
 		clients[i] = a
-		c := rdmaCall(t, h, acct, proxytest.EchoCall(uint32(i+1), 40, 40, 290*i), a)
+		c := rdmaCall(t, h, acct, proxytest.EchoCall(uint32(i+1), 40+4*i, 40, 0), a)
 		h.Eventually("there is a credit", func() bool { return r.Free() > 0 })
 		loop.Do(func() {
 			if err := r.Send(c); err != nil {
@@ -64,13 +80,17 @@ func TestDrainOfBusyRDMAClient(t *testing.T) {
 		})
 		h.Eventually("the client is busy", func() bool { return a.answered.Load() > 0 })
 	}
-	// In the middle of the long one.
-	long := clients[1].answered.Load()
-	h.Eventually("it has begun", func() bool { return clients[1].answered.Load() > long })
-	time.Sleep(100 * time.Millisecond)
+	holds.Store(true)
+	<-held
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	if err := p.Drain(ctx); err != nil {
+	drained := make(chan error, 1)
+	go func() { drained <- p.Drain(ctx) }()
+	h.Eventually("a Call has come during the drain", func() bool {
+		return metric(h, `listener_pauses_total{listener="rdma",reason="draining"}`) > 0
+	})
+	close(release)
+	if err := <-drained; err != nil {
 		t.Error(err)
 	}
 	for _, a := range clients {

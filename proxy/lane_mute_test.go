@@ -116,7 +116,7 @@ func TestMuteLane(t *testing.T) {
 	x := newMuteLane(t, timeout, false)
 	began := time.Now()
 	ch := x.waits()
-	time.Sleep(time.Second) // at first the lane looks like one that is just being connected
+	x.Eventually("the lane does not look like one that is just being connected", func() bool { return x.p.LanesWaiting() == 1 })
 	for range 8 {
 		if check(t, x.client(), proxytest.SequenceCall(3)); t.Failed() {
 			return

@@ -237,9 +237,7 @@ func TestMemoryAttacks(t *testing.T) {
 					_, _ = io.Copy(io.Discard, c)
 				}()
 			}
-			for left.Load() > 0 && time.Since(began) < testkit.Patience {
-				time.Sleep(50 * time.Millisecond)
-			}
+			testkit.Settles(testkit.Patience, func() bool { return left.Load() == 0 })
 			t.Logf("%d of %d attackers are left after %v; %d were slow senders, %d stalled, %d waited too long", left.Load(), attackers, time.Since(began),
 				metric(b.Harness, `closed_clients_total{reason="slow_sender"}`),
 				metric(b.Harness, `listener_refused_connections_total{listener="nfs",reason="stalled"}`), metric(b.Harness, `listener_refused_connections_total{listener="nfs",reason="memory"}`))

@@ -201,17 +201,11 @@ func TestOneExportHangs(t *testing.T) {
 			t.Fatal(err)
 		}
 		c, xid := x.Client(p.Addr("nfs")), uint32(100)
-		for ended := false; !ended; xid++ {
+		x.Eventually("the client is closed whose Call is late", func() bool {
 			check(t, c, call(xid))
-			select {
-			case <-stuck:
-				ended = true // its client is closed: the Call was late
-			case <-time.After(10 * time.Millisecond):
-			}
-			if t.Failed() {
-				break
-			}
-		}
+			xid++
+			return ended(stuck) || t.Failed()
+		})
 		if n := second.Calls.Load(); n > 0 {
 			t.Errorf("%d Calls have left the endpoint, which answers", n)
 		}

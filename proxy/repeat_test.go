@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -64,11 +63,12 @@ func TestRetransmissionBeforeTheEndIsSeen(t *testing.T) {
 func TestReconnectAndRetransmit(t *testing.T) {
 	t.Parallel()
 	h := proxytest.NewHarness(t, budget)
-	var mkdirs atomic.Int64
+	arrived := make(chan struct{}) // closed when the server has a MKDIR
+	var once sync.Once
 	var xids sync.Map
 	p, _ := forward(t, h, 64, proxytest.Behaviour{Delay: 100 * time.Millisecond, Intercept: func(c *oncrpc.Call) ([]byte, bool) {
 		if c.Procedure == 9 {
-			mkdirs.Add(1)
+			once.Do(func() { close(arrived) })
 			xids.Store(c.XID, nil)
 		}
 		return nil, false
@@ -85,9 +85,7 @@ func TestReconnectAndRetransmit(t *testing.T) {
 			if _, err := a.Go(m); err != nil {
 				t.Error(err)
 			}
-			for mkdirs.Load() == 0 {
-				time.Sleep(time.Millisecond)
-			}
+			<-arrived
 			a.Close()
 			got, err := port.Client(p.Addr("nfs")).Call(m)
 			if err != nil || !bytes.Equal(got, proxytest.Expected(m)) {

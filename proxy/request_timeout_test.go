@@ -45,14 +45,13 @@ func TestRequestTimeout(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := dial()
-	go func() {
-		_, err := c.Write(begun)
-		for err == nil {
-			_, err = c.Write(make([]byte, 500))
-			time.Sleep(10 * time.Millisecond)
-		}
-	}()
-	testkit.Eventually(t, "the client that trickles is closed", func() bool { return closed() == 1 })
+	if _, err := c.Write(begun); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, "the client that trickles is closed", func() bool {
+		_, _ = c.Write(make([]byte, 500)) // fails once it is closed
+		return closed() == 1
+	})
 	check(t, neighbour, proxytest.GetattrCall(2))
 	if _, err := old.Write(make([]byte, 100)); err != nil {
 		t.Errorf("a client from before the change: %v", err)

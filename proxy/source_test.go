@@ -259,7 +259,6 @@ func TestSourcePortsComeHome(t *testing.T) {
 				calls <- err
 				return
 			}
-			time.Sleep(5 * time.Millisecond)
 			select {
 			case <-stop:
 				calls <- nil

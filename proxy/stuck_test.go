@@ -104,9 +104,9 @@ func TestCallsThatHang(t *testing.T) {
 							}
 						}
 					}
-					// Calls are old after half a second in a slow start.
 					h.Eventually("the Calls have come", func() bool { return p.Status(status.Query{}).Upstreams[0].Credits.Used > 0 })
-					time.Sleep(600 * time.Millisecond)
+					// Calls are old after half a second in a slow start.
+					check(t, h.Client(p.Addr("nfs")), message(1))
 					got := 0.0
 					for range windows { // the machine may not let the clients send for half a second
 						if got = max(got, answeredSlots(t, p.Addr("nfs"), 8, message)); got >= 0.99 {
