@@ -2,7 +2,6 @@ package proxy_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
@@ -21,16 +20,20 @@ func TestLoopsAnswer(t *testing.T) {
 		<-release
 	}))
 	<-hanging
-	stop, answer := make(chan struct{}), make(chan bool)
-	go func() { answer <- p.LoopsAnswer(stop) }()
-	select {
-	case <-answer:
-		t.Error("the loops answer, and one hangs")
-	case <-time.After(50 * time.Millisecond):
-	}
-	close(stop)
-	if <-answer {
-		t.Error("stopped, and the loops answer")
+	for i := 0; i < 100 && !t.Failed(); i++ {
+		stop, answer := make(chan struct{}), make(chan bool, 1)
+		go func() { answer <- p.LoopsAnswer(stop) }()
+		passed := make(chan struct{})
+		h.Engine.Loops()[0].Post(loop.TaskFunc(func() { close(passed) }))
+		<-passed
+		select {
+		case stop <- struct{}{}: // it still waits
+			if <-answer {
+				t.Error("stopped, and the loops answer")
+			}
+		case <-answer:
+			t.Error("the loops answer, and one hangs")
+		}
 	}
 	close(release)
 	if !p.LoopsAnswer(nil) {

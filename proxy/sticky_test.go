@@ -12,11 +12,12 @@ import (
 	"github.com/rdmabridge/rdmabridge/proxy"
 )
 
-// seenMkdirs is where the MKDIRs of a server came from, none of which is answered.
+// seenMkdirs is where the MKDIRs of a server came from, none of which is answered by itself.
 type seenMkdirs struct {
-	mu   sync.Mutex
-	from []string
-	xids []uint32
+	mu      sync.Mutex
+	from    []string
+	xids    []uint32
+	answers []func()
 }
 
 func (s *seenMkdirs) intercept(c *oncrpc.Call, from *proxytest.TCPConn) ([]byte, bool) {
@@ -27,6 +28,8 @@ func (s *seenMkdirs) intercept(c *oncrpc.Call, from *proxytest.TCPConn) ([]byte,
 	defer s.mu.Unlock()
 	s.from = append(s.from, from.RemoteAddr().String())
 	s.xids = append(s.xids, c.XID)
+	reply := proxytest.Expected(c.Message)
+	s.answers = append(s.answers, func() { from.Send(reply) })
 	return nil, true
 }
 
@@ -36,8 +39,15 @@ func (s *seenMkdirs) ports() []string {
 	return slices.Clone(s.from)
 }
 
+// answer answers the first.
+func (s *seenMkdirs) answer() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.answers[0]()
+}
+
 // TestStickyGSS: a retransmission under RPCSEC_GSS uses the connection of the Call that is
-// still under way.
+// still under way, where it waits for the XID.
 func TestStickyGSS(t *testing.T) {
 	t.Parallel()
 	var seen seenMkdirs
@@ -55,8 +65,15 @@ func TestStickyGSS(t *testing.T) {
 	if _, err := h.Client(p.Addr("nfs")).Go(proxytest.GSSCall(proxytest.MkdirCall(77, "d"), 2, 1)); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(time.Second)
-	if ports := seen.ports(); len(ports) > 1 && ports[0] != ports[1] {
+	h.Eventually("the next one waits, or is there", func() bool {
+		return p.Status(status.Query{}).Upstreams[0].Credits.Waiting == 1 || len(seen.ports()) == 2
+	})
+	check(t, h.Client(p.Addr("nfs")), proxytest.GetattrCall(1))
+	if len(seen.ports()) == 1 {
+		seen.answer()
+	}
+	h.Eventually("it is there again", func() bool { return len(seen.ports()) == 2 })
+	if ports := seen.ports(); ports[0] != ports[1] {
 		t.Errorf("sent again while it is under way, it comes from %s and then from %s", ports[0], ports[1])
 	}
 }
@@ -74,14 +91,10 @@ func TestStickySlow(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for waiting := true; waiting; {
+	h.Eventually("the connection of the first is closed", func() bool {
 		check(t, other, proxytest.GetattrCall(1))
-		select {
-		case <-ch: // its connection was closed
-			waiting = false
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
+		return ended(ch) || t.Failed()
+	})
 	if _, err := h.Client(p.Addr("nfs")).Go(proxytest.MkdirCall(77, "d")); err != nil {
 		t.Fatal(err)
 	}
