@@ -205,7 +205,7 @@ func TestNullCallsProveNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newCareDialer()
 		d.ends["a"] = true
-		p, h, _ := care(t, d, Options{Connections: 1})
+		p, _, _ := care(t, d, Options{Connections: 1})
 		null := false
 		traffic(t, p, 5*time.Second, func(e *Entry) {
 			null = !null
@@ -215,7 +215,7 @@ func TestNullCallsProveNothing(t *testing.T) {
 		p.Close()
 
 		d = newCareDialer()
-		p, h, _ = care(t, d, Options{Connections: 1})
+		p, h, _ := care(t, d, Options{Connections: 1})
 		for range 10 {
 			traffic(t, p, time.Second, func(e *Entry) { e.Aside = true })
 			for _, m := range d.all() {

@@ -207,7 +207,7 @@ func TestSignalEcho(t *testing.T) {
 		if ctx.Err() != nil {
 			t.Errorf("the echo of a signal ended the drain: %v", context.Cause(ctx))
 		}
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		signals <- syscall.SIGHUP
 		synctest.Wait()
 		if ctx.Err() != nil {

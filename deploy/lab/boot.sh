@@ -8,11 +8,13 @@
 #   --append "WORDS"   adds to the kernel command line; guest/init lists the lab.* words
 #   --mem MB  --smp N  set memory and CPUs; the defaults are 2048 and 1
 #   --log FILE         writes the guest's console to FILE; the default is this terminal
+#   --tap NAME         adds a network card that is on the host's tap device NAME: see lab.tap of guest/init
 #   --pcap FILE        captures every frame of the guest's network card
 #   --disk FILE        adds a raw disk, /dev/vda. FILE has everything that the guest wrote even
 #                      if this process is killed, but not if the host is
 #
-# The guest is 10.0.2.15 and sees the host's 127.0.0.1 as 10.0.2.2. QEMU uses KVM if the
+# The guest is 10.0.2.15 and sees the host's 127.0.0.1 as 10.0.2.2. QEMU forwards connections to the host from ports
+# of its own choice. A client that must keep its port over a reconnect, as a server on TCP expects, needs --tap. QEMU uses KVM if the
 # processor has it, and software emulation otherwise. Its cost under emulation decides the rest:
 # one CPU, because two synchronize at every barrier and wait for each other's locks; a CPU model
 # with the instruction CRC32 for iWARP, but without AVX, SMAP and page tables of five levels; a
@@ -37,6 +39,7 @@ while [ $# -gt 0 ]; do
     --mem) mem=$2 ;;
     --smp) smp=$2 ;;
     --log) serial=(-monitor none -serial "file:$2") ;;
+    --tap) extra+=(-netdev "tap,id=n1,ifname=$2,script=no,downscript=no" -device virtio-net-pci,netdev=n1) ;;
     --pcap) extra+=(-object "filter-dump,id=pcap,netdev=n0,file=$2") ;;
     --disk) extra+=(-drive "file=$2,format=raw,if=virtio,cache=unsafe") ;;
     *)

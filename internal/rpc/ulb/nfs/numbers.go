@@ -224,8 +224,8 @@ const (
 
 // says4 are the numbers of these attributes, each in the attribute's value.
 var says4 = [...]number{
-	attrMaxRead - attrMaxRead:  {wide: true, of: dataRead},
-	attrMaxWrite - attrMaxRead: {wide: true, of: dataWritten},
+	{wide: true, of: dataRead},    // attrMaxRead
+	{wide: true, of: dataWritten}, // attrMaxWrite, the next attribute
 }
 
 // values4 are the layouts of the attributes before them, and their own.
