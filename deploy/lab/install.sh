@@ -68,7 +68,7 @@ unpack_kernel() {
 
 # build HEADERS DIR OPTION... builds modules of the source directory DIR.
 build() {
-    make -s -C "$1" M="$PWD/$2" "${@:3}" modules > make.log 2>&1 || { cat make.log >&2; exit 1; }
+    make -s -j"$(nproc)" -C "$1" M="$PWD/$2" "${@:3}" modules > make.log 2>&1 || { cat make.log >&2; exit 1; }
 }
 
 # put MODULE DIR gives a kernel a module, which modprobe prefers to Debian's if DIR is called updates.
