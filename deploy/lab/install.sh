@@ -100,7 +100,7 @@ needs_tls() { [ -n "$all" ] && { [ -z "$have_tls" ] || [ -n "${LAB_REFRESH:-}" ]
 if [ ${#missing[@]} = 0 ] && [ -n "$have" ] && ! needs_tls && [ "$built" = "$built_revision" ] && have_promtool && [ -z "${LAB_REFRESH:-}" ]; then
     [ -e "$LAB_CACHE/vmlinux-$have" ] || unpack_kernel "$LAB_CACHE" "$have"
     [ -z "$have_tls" ] || [ -e "$tls/vmlinux-$have_tls" ] || unpack_kernel "$tls" "$have_tls"
-    echo "lab: kernels $have $have_tls and every package are in place"
+    echo "lab: every package is in place, and kernel ${have}${have_tls:+ and $have_tls}"
     exit 0
 fi
 if [ "$(id -u)" != 0 ]; then
