@@ -457,13 +457,14 @@ func TestConcurrent(t *testing.T) {
 
 // Stocks give their blocks to waiters in time.
 func TestConcurrentStocks(t *testing.T) {
-	a := newArena(t, Options{Budget: 72 << 20})
+	a := newArena(t, Options{Budget: 67 << 20})
 	acct := a.Account("stocked", 0)
-	// Little memory is left, so that some have to wait.
+	// Half a MiB is left, so that some have to wait.
 	var rest []*Lease
 	for range 8 {
 		rest = append(rest, lease(t, acct, MaxLease))
 	}
+	rest = append(rest, lease(t, acct, 512<<10))
 	testConcurrentLoops(t, a, acct)
 	for _, l := range rest {
 		l.Release()
