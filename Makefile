@@ -20,7 +20,7 @@ REVISION ?= $(shell git rev-parse HEAD 2>/dev/null)
 SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
 LDFLAGS = -ldflags '-X main.version=$(VERSION) -X main.revision=$(REVISION)'
 
-.PHONY: help build build-ibverbs build-otel release packages package-test reproduce vulnerabilities test ci nightly check lint unit conformance mutate fuzz chaos lab-test lab pair ipvs size-check chart site bench bench-tools bench-peers bench-chain bench-gateways bench-neighbours bench-sessions bench-tls profile install clean
+.PHONY: help build build-ibverbs build-otel release packages package-test reproduce vulnerabilities test ci nightly check lint unit conformance mutate fuzz chaos lab-test lab pair ipvs size-check chart bench bench-tools bench-peers bench-chain bench-gateways bench-neighbours bench-sessions bench-tls profile install clean
 
 ##@ Build
 build: ## bin/rdmabridge, static
@@ -59,6 +59,7 @@ lint: ## gofumpt, golangci-lint with the table of imports
 	@bad=$$($(TOOL) gofumpt -l $$(git ls-files '*.go')); [ -z "$$bad" ] || { echo "gofumpt: $$bad"; exit 1; }
 	$(GO) vet -tags nodemo ./cmd/rdmabridge
 	GOARCH=s390x $(GO) vet $(CODECS)
+	$(GO) tool -modfile=internal/tools/actionlint.mod actionlint
 	$(TOOL) golangci-lint run --build-tags lab,ibverbs,otel $(PKGS)
 	$(GO) vet $$(git grep -lE '^//go:build !(ibverbs|otel)$$' -- '*.go' | xargs dirname | sort -u | sed 's|^|./|')
 
@@ -154,7 +155,4 @@ reproduce: ## makes the release twice and compares the octets
 	deploy/package/reproduce.sh
 
 vulnerabilities: ## known vulnerabilities that the bridge calls, by $(VULNDB)
-	$(GO) run ./internal/release vulnerabilities -db $(VULNDB)
-
-site: ## out/site: README.md and docs as HTML, with every link checked
-	cd internal/site && $(GO) test -count=1 . && $(GO) run . ../.. ../../out/site
+	$(TOOL) govulncheck -show version -db $(VULNDB) -tags ibverbs,otel ./cmd/rdmabridge

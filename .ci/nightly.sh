@@ -20,7 +20,6 @@ step packages make package-test
 step reproduce make reproduce
 step mutate make mutate
 step chart make chart
-step site make site
 step sizes make size-check
 
 # A test that fails once in a while shows itself here.
