@@ -240,10 +240,12 @@ func TestRepeatedOnItsConnectionEnds(t *testing.T) {
 			for range granted {
 				r.post(proxytest.MkdirCall(99, "d"))
 			}
-			other := x.send(t, "rdma", proxytest.MkdirCall(99, "d"))
-			x.Eventually("one is at the server, the others are held", func() bool {
-				return x.server.Calls.Load() == calls+1 && x.absorbed() == int(granted)
-			})
+			held := func(n int) func() bool {
+				return func() bool { return x.server.Calls.Load() == calls+1 && x.absorbed() == n }
+			}
+			x.Eventually("one is at the server, the others are held", held(int(granted)-1))
+			other := x.send(t, "rdma", proxytest.MkdirCall(99, "d")) // it comes last, and is not the one at the server
+			x.Eventually("the repeat on another connection is held", held(int(granted)))
 			end(x, r)
 			<-r.closed
 			x.release()
