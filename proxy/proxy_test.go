@@ -357,7 +357,8 @@ func TestCallsNotSentInFull(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	m := proxytest.MkdirCall(writes+1, "d")
+	// A short Call would go before the WRITEs, and reach the kernel as soon as that has room.
+	m := proxytest.MkdirCall(writes+1, strings.Repeat("d", 20<<10))
 	ch, err := c.Go(m)
 	if err != nil {
 		t.Fatal(err)
