@@ -13,8 +13,8 @@ out=$PWD/out/test
 . .ci/lib.sh
 
 # The code of these is concurrent, and they are compiled once, with the race detector. The longest first.
-timed=$(printf './%s\n' proxy cmd/rdmabridge rdmaside/iwarp rdmaside pool tcpframe)
-racing=$(printf './%s\n' metrics internal/{accesslog,admin,chaos,control,crowd,lab,loglimit,loop,regmem,rpcbind,status,tap,tlsconf})
+timed=$(printf './%s\n' proxy cmd/rdmabridge internal/{lab,chaos} rdmaside/iwarp rdmaside pool tcpframe)
+racing=$(printf './%s\n' metrics internal/{accesslog,admin,control,crowd,loglimit,loop,regmem,rpcbind,status,tap,tlsconf})
 others=$(go list -f '{{.Dir}}' ./... | sed "s|^$PWD|.|" | grep -vxF -e "$timed" -e "$racing")
 allocating=$(git grep -lE '^func Test\w*(Alloc|WithoutPoison)' -- '*_test.go' | xargs dirname | sort -u | sed 's|^|./|' | grep -xF -e "$timed" -e "$racing")
 export CI= # with CI=true, tests fail that need a package which only make install installs; here they skip, and say so
