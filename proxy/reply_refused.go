@@ -74,7 +74,8 @@ func (m *tcpConn) answer(c *call, a tcpAnswer) {
 	case !c.sent.writing:
 		m.settle(c, a)
 	case c.sent.early == nil:
-		c.sent.early = &a
+		early := a // so that only an early answer is on the heap
+		c.sent.early = &early
 	default: // the Call is answered
 		m.u.stray.Inc()
 		if a.reply != nil {

@@ -267,16 +267,7 @@ func (m *tcpConn) Record(_ *tcpframe.Conn, b tcpframe.Buffer) {
 		m.answer(c, tcpAnswer{reason: refusedMalformed, err: err})
 		return
 	}
-	if c.sent.writing {
-		m.answer(c, tcpAnswer{reply: b})
-		return
-	}
-	m.unlink(c)
-	m.answered(c.sent.at)
-	m.replied(c, b)
-	if m.leaving {
-		m.leave()
-	}
+	m.answer(c, tcpAnswer{reply: b})
 }
 
 // probed follows the Reply to the NULL Call of the probe.
