@@ -168,37 +168,20 @@ func testLabFeatures(t *testing.T, g *guest, b *bridgeProcess, far farEnd, direc
 
 // testLabCalls runs what concerns single Calls: locks, XIDs, retransmissions, recalls.
 func testLabCalls(t *testing.T, g *guest, b *bridgeProcess, far farEnd, direct bool) {
-	t.Run("nlm", func(t *testing.T) {
-		if direct {
-			t.Skip("no bridge that could say where everything is")
-		}
-		testNLM(t, g)
-	})
+	bridged := func(name, without string, run func(*testing.T, *guest)) {
+		t.Run(name, func(t *testing.T) {
+			if direct {
+				t.Skip(without)
+			}
+			run(t, g)
+		})
+	}
+	bridged("nlm", "no bridge that could say where everything is", testNLM)
 	t.Run("kerberos", func(t *testing.T) { testKerberos(t, g, b, far) })
-	t.Run("xids", func(t *testing.T) {
-		if direct {
-			t.Skip("no bridge on which they could collide")
-		}
-		testXIDs(t, g)
-	})
-	t.Run("largest", func(t *testing.T) {
-		if direct {
-			t.Skip("no bridge that could carry less")
-		}
-		testLargest(t, g)
-	})
-	t.Run("rules", func(t *testing.T) {
-		if direct {
-			t.Skip("no bridge that could have rules")
-		}
-		testRules(t, g)
-	})
-	t.Run("tenants", func(t *testing.T) {
-		if direct {
-			t.Skip("no bridge that could have tenants")
-		}
-		testTenants(t, g)
-	})
+	bridged("xids", "no bridge on which they could collide", testXIDs)
+	bridged("largest", "no bridge that could carry less", testLargest)
+	bridged("rules", "no bridge that could have rules", testRules)
+	bridged("tenants", "no bridge that could have tenants", testTenants)
 	t.Run("retransmit", func(t *testing.T) { testRetransmit(t, g, b, far) })
 	for _, v := range some([]string{"4.1", "4.2"}, "4.2") {
 		t.Run("recall/"+v, func(t *testing.T) { testRecall(t, g, b, far, v) })
