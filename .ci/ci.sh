@@ -16,7 +16,6 @@ export CI=true # make install has installed what tests need, and none may skip f
 # The lab begins as soon as its own programs are compiled.
 step build make build
 step build go tool preprofile -i cmd/rdmabridge/default.pgo -o /dev/null # fails if go build would
-step build go build -o "$out/testlog" ./internal/testlog
 step build go test -c -tags lab -o /dev/null ./internal/lab
 export RDMABRIDGE_LAB_INITRD=$out/guest.cpio RDMABRIDGE_BINARY=$PWD/bin/rdmabridge
 step build deploy/lab/mkinitrd.sh "$RDMABRIDGE_LAB_INITRD"

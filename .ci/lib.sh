@@ -60,3 +60,5 @@ verdict() {
     echo "$passed passed, $failed failed, $skipped skipped"
     [ "$failed" = 0 ]
 }
+
+step build go build -o "$out/testlog" ./internal/testlog

@@ -8,7 +8,6 @@ out=$PWD/out/nightly
 # shellcheck source=.ci/lib.sh
 . .ci/lib.sh
 
-step build go build -o "$out/testlog" ./internal/testlog
 step build make build
 export RDMABRIDGE_BINARY=$PWD/bin/rdmabridge
 RDMABRIDGE_LAB=1 RDMABRIDGE_LAB_FULL=1 tests lab 10s -tags lab -vet=off -count=1 -timeout 3h -run '^TestLab' ./internal/lab

@@ -29,7 +29,6 @@ guest() {
     RDMABRIDGE_LAB=1 tests lab 10s -tags lab -vet=off -count=1 -timeout 15m -run '^TestLabSmoke$' ./internal/lab
     rm -f "$RDMABRIDGE_LAB_INITRD"
 }
-step build go build -o "$out/testlog" ./internal/testlog
 guest &
 guest=$!
 step build sh -c 'go list -race -test -export "$@" > /dev/null' sh $timed $racing
