@@ -50,22 +50,28 @@ func TestArrivals(t *testing.T) {
 	}
 }
 
+// fullLine makes a tenant whose memory full has, and n connections that wait for it in line. called gets the numbers of
+// those that are called.
+func fullLine(n int, called *[]int) (t *tenant, full *membership, in []*membership) {
+	m := metrics.New()
+	t = &tenant{addresses: make(map[crowd.Host]*tenantAddress)}
+	t.waits[limitMemory] = m.Counter(metrics.TenantWaits, "a", "memory")
+	t.quota.most = &t.total
+	t.total.memory.Store(128 << 10)
+	at := &tenantAddress{quota: quota{most: &t.each}}
+	full = &membership{f: &front{}, tenant: t, address: at}
+	full.arriving(64 << 10)
+	for i := range n {
+		in = append(in, &membership{f: &front{}, tenant: t, address: at})
+		t.wait(in[i], 64<<10, func() { *called = append(*called, i) })
+	}
+	return t, full, in
+}
+
 // TestLineGoesOn: a connection in a tenant's line that ends without a use for its turn passes it on.
 func TestLineGoesOn(t *testing.T) {
-	m := metrics.New()
-	tenant := &tenant{addresses: make(map[crowd.Host]*tenantAddress)}
-	tenant.waits[limitMemory] = m.Counter(metrics.TenantWaits, "a", "memory")
-	tenant.quota.most = &tenant.total
-	tenant.total.memory.Store(128 << 10)
-	at := &tenantAddress{quota: quota{most: &tenant.each}}
-	full := &membership{f: &front{}, tenant: tenant, address: at}
-	full.arriving(64 << 10)
 	var called []int
-	var in [2]*membership
-	for i := range in {
-		in[i] = &membership{f: &front{}, tenant: tenant, address: at}
-		tenant.wait(in[i], 64<<10, func() { called = append(called, i) })
-	}
+	_, full, in := fullLine(2, &called)
 	if len(called) > 0 {
 		t.Fatal("called while there is no memory")
 	}
@@ -83,20 +89,8 @@ func TestLineGoesOn(t *testing.T) {
 // the old one, and they stay.
 func TestLineIsLeft(t *testing.T) {
 	const waiting = 3 * mostLined
-	m := metrics.New()
-	tenant := &tenant{addresses: make(map[crowd.Host]*tenantAddress)}
-	tenant.waits[limitMemory] = m.Counter(metrics.TenantWaits, "a", "memory")
-	tenant.quota.most = &tenant.total
-	tenant.total.memory.Store(128 << 10)
-	at := &tenantAddress{quota: quota{most: &tenant.each}}
-	full := &membership{f: &front{}, tenant: tenant, address: at}
-	full.arriving(64 << 10)
 	var called []int
-	var in [waiting]*membership
-	for i := range in {
-		in[i] = &membership{f: &front{}, tenant: tenant, address: at}
-		tenant.wait(in[i], 64<<10, func() { called = append(called, i) })
-	}
+	tenant, full, in := fullLine(waiting, &called)
 	last := -1
 	for i := range waiting { // the line has turned since
 		if tenant.line[waiting-1].m == in[i] {
