@@ -122,7 +122,10 @@ func (g *guest) launch(t *testing.T) {
 }
 
 // bootTime bounds how long a guest may take to boot, under emulation on a busy host.
-const bootTime = 2 * time.Minute
+const bootTime = 4 * time.Minute
+
+// patience is the least time that a script has. Beside much other load, an emulated guest takes a minute to start a program.
+const patience = 5 * time.Minute
 
 // ready waits for a guest that was launched. Under emulation about one boot in fifty hangs
 // before the network is up; ready then boots the guest again.
@@ -198,6 +201,7 @@ func (j *guestJob) said(text string) bool {
 func (j *guestJob) wait(t *testing.T, timeout time.Duration) string {
 	t.Helper()
 	g, name, script, begun := j.g, j.name, j.script, j.begun
+	timeout = max(timeout, patience)
 	var rc []byte
 	if !testkit.Settles(timeout-time.Since(begun), func() bool {
 		var err error
