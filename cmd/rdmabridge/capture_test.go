@@ -95,7 +95,7 @@ control: {path: %q}
 		start(cut),
 		start(ring, "--payload", "--buffer", "256MiB", "--ring", "3x2MiB"),
 		start(failed, "--status", "noent"),
-		start(trigger, "--trigger", "status=noent", "--after", "forever", "--operation", "LOOKUP"),
+		start(trigger, "--trigger", "status=noent", "--before", "10m", "--after", "forever", "--operation", "LOOKUP"),
 	}
 
 	_, port, err := net.SplitHostPort(b.proxy.Addr("near"))
@@ -196,34 +196,40 @@ control: {path: %q}
 // makes one Call with the same XID: the two must stay apart in a capture.
 func samePortTwice(t *testing.T, addr string) {
 	t.Helper()
-	var from net.Addr
-	for range 2 {
-		d := net.Dialer{LocalAddr: from, Timeout: testkit.Patience}
-		var nc net.Conn
-		var err error
-		testkit.Settles(testkit.Patience, func() bool {
-			nc, err = d.Dial("tcp", addr)
-			return !errors.Is(err, syscall.EADDRINUSE) // a test beside this one has the port at the moment
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer nc.Close()
-		from = nc.LocalAddr()
-		if err := nc.SetDeadline(time.Now().Add(testkit.Patience)); err != nil {
-			t.Fatal(err)
-		}
-		if err := testkit.WriteRecord(nc, nullCall(1, 100003, 3)); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := testkit.ReadRecord(nc); err != nil {
-			t.Fatal(err)
-		}
-		if err := nc.(*net.TCPConn).SetLinger(0); err != nil { // no TIME-WAIT
-			t.Fatal(err)
-		}
-		nc.Close()
+	if !testkit.Settles(testkit.Patience, func() bool {
+		from := nullFrom(t, addr, nil)
+		return nullFrom(t, addr, from) != nil
+	}) {
+		t.Fatal("no client gets a port that it had")
 	}
+}
+
+// nullFrom makes a NULL Call from a port of this host, any one for nil, and returns it. It returns nil when something else
+// has the port by now.
+func nullFrom(t *testing.T, addr string, from net.Addr) net.Addr {
+	t.Helper()
+	d := net.Dialer{LocalAddr: from, Timeout: testkit.Patience}
+	nc, err := d.Dial("tcp", addr)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return nil
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	if err := nc.SetDeadline(time.Now().Add(testkit.Patience)); err != nil {
+		t.Fatal(err)
+	}
+	if err := testkit.WriteRecord(nc, nullCall(1, 100003, 3)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := testkit.ReadRecord(nc); err != nil {
+		t.Fatal(err)
+	}
+	if err := nc.(*net.TCPConn).SetLinger(0); err != nil { // no TIME-WAIT
+		t.Fatal(err)
+	}
+	return nc.LocalAddr()
 }
 
 // checkTable checks what explain --summary says of the capture of both legs.
