@@ -58,7 +58,9 @@ func TestIdleRDMAClients(t *testing.T) {
 				r.Close(nil)
 			}
 		})
-		h.Eventually("all have left", func() bool { return p.Status(status.Query{}).Listeners[0].Clients == 0 })
+		h.Eventually("all have left", func() bool {
+			return p.Status(status.Query{}).Listeners[0].Clients == 0 && clients.Arena.Outstanding() == 0
+		})
 	}
 }
 
