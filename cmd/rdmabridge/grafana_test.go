@@ -20,7 +20,7 @@ import (
 	"github.com/grafana/grafana-foundation-sdk/go/table"
 	textpanel "github.com/grafana/grafana-foundation-sdk/go/text"
 	"github.com/grafana/grafana-foundation-sdk/go/timeseries"
-	"go.yaml.in/yaml/v3"
+	"go.yaml.in/yaml/v4"
 )
 
 var update = flag.Bool("update", false, "write deploy/grafana/rdmabridge.json anew")

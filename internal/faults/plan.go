@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"go.yaml.in/yaml/v3"
+	"go.yaml.in/yaml/v4"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 )
@@ -80,11 +80,11 @@ type Match struct {
 // A Duration is a time.Duration that YAML can hold: 100ms.
 type Duration time.Duration
 
-// UnmarshalYAML implements yaml.Unmarshaler.
+// UnmarshalYAML is what the package yaml decodes with. It puts the line before the error.
 func (d *Duration) UnmarshalYAML(n *yaml.Node) error {
 	v, err := time.ParseDuration(n.Value)
 	if err != nil || n.Kind != yaml.ScalarNode || v < 0 || v > maxDelay {
-		return fmt.Errorf("line %d: %q: want a time from 0s to %s, such as 100ms", n.Line, n.Value, maxDelay)
+		return fmt.Errorf("%q: want a time from 0s to %s, such as 100ms", n.Value, maxDelay)
 	}
 	*d = Duration(v)
 	return nil

@@ -18,7 +18,7 @@ func TestPlanErrors(t *testing.T) {
 		"sed: 1\nrules: [{fault: reset}]":     "field sed not found",
 		"rules: [{fault: explode}]":           `fault "explode": want one of delay, reorder`,
 		"rules: [{fault: delay}]":             "want a `delay`",
-		"rules: [{fault: delay, delay: 2h}]":  "want a time from 0s to 1h0m0s",
+		"rules: [{fault: delay, delay: 2h}]":  `errors: line 1: "2h": want a time from 0s to 1h0m0s`,
 		"rules: [{fault: delay, delay: -1s}]": "want a time from 0s",
 		"rules: [{fault: delay, delay: 1s, credits: 1}]":             "delay takes no `credits`; it takes delay, jitter",
 		"rules: [{fault: drop_call, octets: 1}]":                     "it takes no settings",
