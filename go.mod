@@ -14,7 +14,6 @@ require (
 	github.com/go-git/go-billy/v5 v5.9.2
 	github.com/google/licensecheck v0.3.1
 	github.com/gopacket/gopacket v1.7.7
-	github.com/grafana/grafana-foundation-sdk/go v0.0.18
 	github.com/landlock-lsm/go-landlock v0.11.0
 	github.com/mattn/go-isatty v0.0.20
 	github.com/panjf2000/gnet/v2 v2.9.8

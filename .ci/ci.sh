@@ -80,6 +80,8 @@ step fuzz ./.ci/fuzz.sh "${FUZZTIME:-2s}" &
     # TestFabric and TestFabricWindows run in the guest, which has devices.
     tests verbs 10s -race -tags ibverbs -vet=off -count=1 -skip '^TestFabric(Windows)?$' ./rdmaside/ibverbs
     tests otel 5s -race -tags otel -vet=off -count=1 ./internal/tracing
+    # The dashboard is outside of this module, so go test would not notice that it changed: -count=1.
+    (cd internal/grafanatest && tests types 5s -count=1 ./...)
     # The C code under AddressSanitizer and UndefinedBehaviorSanitizer.
     CGO_CFLAGS="-O1 -g -fsanitize=undefined -fno-sanitize-recover=all" CGO_LDFLAGS=-fsanitize=undefined \
         tests sanitize 10s -asan -tags ibverbs -vet=off -count=1 -skip '^TestFabric(Windows)?$' ./rdmaside/ibverbs
