@@ -39,14 +39,33 @@ named() {
     done
 }
 
-# tests NAME SLOW ARG...: runs go test with these arguments, shows the tests that failed and those
-# that took longer than SLOW, and adds their numbers to the tally. It succeeds even when a test
-# fails: the last line of this script looks at the tally.
+# tests NAME SLOW ARG...: runs go test with these arguments by gotestsum, which shows a line for each package. Then tests shows
+# which tests were skipped and why, what failed, and the tests that took longer than SLOW, and adds their numbers to the tally.
+# It succeeds even when a test fails: the last line of this script looks at the tally.
 tests() {
-    local name=$1 slow=$2
+    local name=$1 slow=$2 json=$out/$1.json log=$out/$1.log rc=0 failed
     shift 2
-    "$out/testlog" -name "$name" -slow "$slow" -log "$out/$name.log" -tally "$out/tally" -failures "$out/failures" -- "$@" ||
+    "$out/gotestsum" --format pkgname --format-icons text --no-color --hide-summary all --jsonfile "$json" -- "$@" 2>&1 | named "$name" || rc=$?
+    "$out/gotestsum" --raw-command --format standard-verbose --no-color -- cat "$json" > "$log" 2>&1 || true
+    sed -n '/^=== \(Skipped\|Failed\|Errors\)$/,/^DONE /{/^DONE /!p}' "$log" | shortened | tee "$out/$name.summary" | named "$name"
+    "$out/gotestsum" tool slowest --threshold "$slow" --jsonfile "$json" | sed 's|^github.com/rdmabridge/rdmabridge/|slow  |' | named "$name"
+    failed=$(sed -n "s/^DONE .* \([0-9]*\) failures\{0,1\}.*/\1/p" "$log" | tail -n 1) # packages count that fail without a failed test
+    echo "$(count pass "$json") ${failed:-0} $(count skip "$json")" >> "$out/tally"
+    [ $rc = 0 ] || {
         touch "$out/failed"
+        { echo "FAIL  $name"; sed -n '/^=== \(Failed\|Errors\)$/,$p' "$out/$name.summary"; } >> "$out/failures"
+    }
+}
+
+# count ACTION FILE: how many tests ended so.
+count() { grep -c "\"Action\":\"$1\".*\"Test\":" "$2"; }
+
+# shortened cuts what each failed test printed to its first lines, its messages, and what follows a sign of a crash. A bridge's
+# log may have thousands of long lines.
+shortened() {
+    awk '/^=== |^DONE / {lines = messages = 0}
+        /^panic: |^fatal error: |WARNING: DATA RACE/ {lines = -60}
+        lines++ < 20 || /^ +[a-z0-9_]+\.go:[0-9]+: / && messages++ < 20 {print substr($0, 1, 400)}'
 }
 
 # verdict is the last step: it shows all failures once more, and counts the tests in the last line.
@@ -61,4 +80,4 @@ verdict() {
     [ "$failed" = 0 ]
 }
 
-step build go build -o "$out/testlog" ./internal/testlog
+step build go build -modfile=internal/tools/gotestsum.mod -o "$out/gotestsum" gotest.tools/gotestsum

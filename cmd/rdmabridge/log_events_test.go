@@ -16,7 +16,7 @@ import (
 
 // notOfTheBridge are directories whose lines are not in docs/logs.md: they are tests, or write the log of
 // another command.
-var notOfTheBridge = []string{"internal/chaos", "internal/testkit", "internal/tools", "internal/testlog", "internal/bench", "internal/faults", "rdmaside/fabric/fabrictest"}
+var notOfTheBridge = []string{"internal/chaos", "internal/testkit", "internal/tools", "internal/bench", "internal/faults", "rdmaside/fabric/fabrictest"}
 
 // eventName is what an event is called.
 var eventName = regexp.MustCompile(`^[a-z]+(_[a-z]+)*$`)
