@@ -339,10 +339,8 @@ var (
 	UpstreamTCPClosedConnections = counter(Definition{
 		Name: "upstream_tcp_closed_connections_total", Labels: upstreamAnd(Label{Name: "reason", Help: "why", Values: []Value{
 			{"too_long", "a record that answers no Call was four times as long as any Reply may be, or longer: the stream is out of step"},
-			{"too_short", "it does not happen: upstream_tcp_refused_replies_total counts the record"},
 			{"fragments", "a record that answers no Call had as many octets of record marks"},
 			{"stalled", "the server stopped inside a record"},
-			{"memory", "it does not happen: upstream_tcp_refused_replies_total counts the record"},
 			{"outbound", "too many bytes of Calls waited for the server to read"},
 			{"unread", "the server did not read its Calls"},
 			{"idle", "the idle timeout passed"},

@@ -38,7 +38,7 @@ func (c *Conn) fault(err *recordError) {
 	switch {
 	case d.have == len(d.head) && !c.reportDropped():
 	case bound != nil:
-		c.refuse(err)
+		c.refuse(bound)
 	case c.split.skipped():
 		c.endDrop()
 	}
@@ -63,8 +63,10 @@ func (c *Conn) reportDropped() bool {
 	d := c.drop
 	d.told = true
 	known := c.handler.(DropHandler).Dropped(c, d.head[:d.have], string(d.err.reason), d.err)
-	if c.state == open && !known && c.split.drop(min(c.split.maxRecord, maxFragment/dropUnknown)*dropUnknown) != nil {
-		c.refuse(d.err)
+	if c.state == open && !known {
+		if bound := c.split.drop(min(c.split.maxRecord, maxFragment/dropUnknown) * dropUnknown); bound != nil {
+			c.refuse(bound)
+		}
 	}
 	return c.state == open
 }

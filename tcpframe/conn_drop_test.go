@@ -127,6 +127,43 @@ func TestDroppedForMemory(t *testing.T) {
 	}
 }
 
+// TestDroppedThenOutOfStep: a record that is dropped for another reason and then turns out to be longer than any may be
+// ends the connection because of its length. No other reason is left for a connection of an upstream: the metric has none.
+func TestDroppedThenOutOfStep(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		in     []byte
+		first  reason
+		closed reason
+	}{
+		{"no memory", slices.Concat(testkit.Unhex(t, "00000004 00000001 00000c00"), make([]byte, 0xc00), testkit.Unhex(t, "3fffffff 00000000")), reasonMemory, reasonTooLong},
+		{"marks", slices.Concat(make([]byte, 4096+4), testkit.Unhex(t, "3fffffff 00000001 00000000")), reasonFragments, reasonTooLong},
+		{"length", slices.Concat(testkit.Unhex(t, "00001001 00000001 00000000"), make([]byte, 0x1001-8+4*4096+4)), reasonTooLong, reasonFragments},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			mem, d := &testMemory{limit: int64(class(4))}, &dropper{recorder: newRecorder()}
+			c := offlineConn(ConnOptions{Memory: lend(mem), MaxRecord: 4096}, d)
+			e := c.Loop().engine
+			e.memoryTimeout = memoryTimeout
+			c.counters = e.counters(ofUpstream, "test")
+			for p := range slices.Chunk(tt.in, 1000) {
+				c.pass(p)
+			}
+			if c.why&whyMemory != 0 { // and the rest is held
+				c.checkTimeouts(c.memSince + int64(memoryTimeout) + 1)
+				c.endPass()
+			}
+			if len(d.reasons) != 1 || d.reasons[0] != string(tt.first) {
+				t.Errorf("dropped for %q, want %q", d.reasons, tt.first)
+			}
+			wantReason(t, c.err, tt.closed)
+			if _, ok := c.counters.refused[tt.closed]; !ok {
+				t.Errorf("upstream_tcp_closed_connections_total has no reason %q", tt.closed)
+			}
+		})
+	}
+}
+
 // A secureDropper is a secureEcho that has faulty records dropped.
 type secureDropper struct {
 	*secureEcho

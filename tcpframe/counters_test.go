@@ -52,7 +52,7 @@ func TestRefusalLog(t *testing.T) {
 }
 
 func TestReasonsHaveTexts(t *testing.T) {
-	for _, r := range connReasons {
+	for _, r := range append([]reason{reasonTooShort, reasonMemory, reasonRecord}, connReasons...) {
 		if s := (&recordError{reason: r}).Error(); s == "tcpframe: "+string(r) {
 			t.Errorf("reason %q has no text", r)
 		}

@@ -53,16 +53,16 @@ const (
 	reasonSilent    reason = "silent"          // the peer's TCP acknowledged nothing for SilentTimeout
 )
 
-// listenerReasons and connReasons list every reason, for the counters.
+// connReasons are the reasons for which a connection of either side is closed, and listenerReasons those that only
+// connections of a listener have: a Reply with a fault is dropped, and a server may take its time for one.
 var (
 	listenerReasons = []reason{
 		reasonDenied, reasonPort, reasonConns, reasonAddrConns, reasonTotal, reasonAttach,
 		reasonProxyMissing, reasonProxyV1, reasonProxyHeader, reasonProxyTimeout, reasonProxyStarting,
-		reasonRecord, // an upstream's server has no such limit
+		reasonTooShort, reasonMemory, reasonRecord,
 	}
 	connReasons = []reason{
-		reasonTooLong, reasonTooShort, reasonFragments, reasonStalled,
-		reasonMemory, reasonOutbound, reasonUnread, reasonIdle, reasonSilent,
+		reasonTooLong, reasonFragments, reasonStalled, reasonOutbound, reasonUnread, reasonIdle, reasonSilent,
 	}
 )
 
