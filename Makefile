@@ -105,7 +105,7 @@ chart: ## the Helm chart: lint, schemas, its pods without a cluster
 	cd internal/charttest && $(GO) test -count=1 -timeout 15m ./...
 
 size-check: ## the formulas of docs/scaling.md beside measurements
-	RDMABRIDGE_SIZE_CHECK=1 $(GO) test -count=1 -v -run '^TestSizeModel$$' ./cmd/rdmabridge
+	RDMABRIDGE_SIZE_CHECK=1 $(GO) test -count=1 -v -run '^TestSizeModel$$' ./internal/measure
 
 ##@ Measure
 bench: ## benchmarks of each layer and of the whole bridge
@@ -122,10 +122,10 @@ bench-gateways: build install
 	deploy/bench/gateways.sh $(GATEWAY_ROUNDS)
 
 bench-neighbours:
-	RDMABRIDGE_NEIGHBOURS=$(ROUNDS) $(GO) test -count=1 -timeout 0 -v -run '^TestNeighbours$$' ./cmd/rdmabridge
+	RDMABRIDGE_NEIGHBOURS=$(ROUNDS) $(GO) test -count=1 -timeout 0 -v -run '^TestNeighbours$$' ./internal/measure
 
 bench-sessions:
-	RDMABRIDGE_SESSIONS=$(SESSIONS) $(GO) test -count=1 -timeout 0 -v -run '^TestSessions' ./cmd/rdmabridge
+	RDMABRIDGE_SESSIONS=$(SESSIONS) $(GO) test -count=1 -timeout 0 -v -run '^TestSessions' ./internal/measure
 
 bench-tls: build
 	deploy/bench/tls.sh

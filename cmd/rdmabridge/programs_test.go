@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
 	"syscall"
 	"testing"
@@ -66,7 +65,7 @@ control: {path: none}
 			if err != nil {
 				t.Fatal(err)
 			}
-			r, err := c.Call(bytes.Clone(echoRecord(7, tt.reply)[4:]))
+			r, err := c.Call(echoCall(7, tt.reply))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -84,6 +83,12 @@ control: {path: none}
 			}
 		})
 	}
+}
+
+// echoCall returns a Call of the echo program that asks for a Reply of n octets: tag, length, delay, no data.
+func echoCall(xid uint32, n int) []byte {
+	m := proxytest.CallHeader(nil, xid, bench.EchoProgram, bench.EchoVersion, bench.EchoProc)
+	return testkit.AppendWords(m, 0, uint32(n), 0, 0)
 }
 
 // replyChunks returns how many Calls that were sent over RDMA have offered a Reply chunk. The bridge's own Calls offer none.

@@ -1,4 +1,4 @@
-package main
+package measure
 
 import (
 	"bytes"
@@ -39,7 +39,7 @@ func TestSizeModel(t *testing.T) {
 		}
 		return out.Bytes()
 	}
-	run("go", "build", "-o", binary, ".")
+	run("go", "build", "-o", binary, bridgePackage)
 	address := func() string {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {

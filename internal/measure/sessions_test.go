@@ -1,4 +1,4 @@
-package main
+package measure
 
 import (
 	"bytes"
@@ -48,7 +48,7 @@ func newCity(t *testing.T, o nfs4test.ServerOptions) (*city, int) {
 	}
 	if bin := os.Getenv("RDMABRIDGE_SESSIONS_BINARY"); bin != "" {
 		x.bin = bin
-	} else if out, err := exec.Command("go", "build", "-o", x.bin, ".").CombinedOutput(); err != nil {
+	} else if out, err := exec.Command("go", "build", "-o", x.bin, bridgePackage).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	engine, err := tcpframe.Start(tcpframe.EngineOptions{Loops: 2, Log: zerolog.Nop()})
@@ -153,12 +153,14 @@ func (g *gateway) until(f func() bool) {
 }
 
 func (g *gateway) rss() float64 {
-	n, err := processMemory(g.pid(), "VmRSS:")
+	n, err := testkit.ProcessMemory(g.pid(), "VmRSS:")
 	if err != nil {
 		g.Fatal(err)
 	}
 	return mib(n)
 }
+
+func mib(n int64) float64 { return float64(n) / (1 << 20) }
 
 // cpu returns the CPU time that the bridge uses while d passes, in percent of one core.
 func (g *gateway) cpu(d time.Duration) float64 {
@@ -292,7 +294,7 @@ func TestSessions(t *testing.T) {
 	t.Logf("a connection to the server was lost: after %.1f s all %d clients that lost theirs have another; %.0f MiB resident",
 		took.Seconds(), g.cs.Lost.Load(), g.rss())
 	g.recallMany("after a connection was lost")
-	peak, _ := mostResident(g.pid())
+	peak, _ := testkit.ProcessMemory(g.pid(), "VmHWM:")
 
 	kill(g.cmd)
 	g.until(func() bool { return g.cs.Up() == 0 })

@@ -1,4 +1,4 @@
-package main
+package measure
 
 import (
 	"bufio"
@@ -19,6 +19,9 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 )
+
+// bridgePackage is the package of the program, for go build.
+const bridgePackage = "../../cmd/rdmabridge"
 
 // A neighbourhood is a server, the bridge in front of it, and loads of bench. Each is a
 // process.
@@ -105,11 +108,7 @@ func spoil(target string, f func(net.Conn, <-chan struct{})) (stop func()) {
 // echoRecord returns a Call of the echo program that asks for a Reply of n octets.
 func echoRecord(xid uint32, n int) []byte {
 	m := proxytest.CallHeader(nil, xid, bench.EchoProgram, bench.EchoVersion, bench.EchoProc)
-	m = binary.BigEndian.AppendUint32(m, 0)         // tag
-	m = binary.BigEndian.AppendUint32(m, uint32(n)) // length
-	m = binary.BigEndian.AppendUint32(m, 0)         // delay
-	m = binary.BigEndian.AppendUint32(m, 0)         // no data
-	return append(binary.BigEndian.AppendUint32(nil, 1<<31|uint32(len(m))), m...)
+	return testkit.Record(testkit.AppendWords(m, 0, uint32(n), 0, 0)) // tag, length, delay, no data
 }
 
 // unread asks for Replies of 1 MiB and never reads.
@@ -162,7 +161,7 @@ func TestNeighbours(t *testing.T) {
 		t.Skip("RDMABRIDGE_NEIGHBOURS=9 measures")
 	}
 	bin := filepath.Join(t.TempDir(), "rdmabridge")
-	if out, err := exec.Command("go", "build", "-o", bin, ".").CombinedOutput(); err != nil {
+	if out, err := exec.Command("go", "build", "-o", bin, bridgePackage).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	for _, upstream := range []string{"rdma", "tcp"} {
