@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -27,9 +26,20 @@ func init() {
 		ownsProcess = true
 		os.Exit(execute(os.Args[1:], os.Stdout, os.Stderr))
 	}
-	// Bridges of tests whose configuration does not say where the control socket is keep away from
-	// those that run on this host.
-	os.Setenv("RUNTIME_DIRECTORY", filepath.Join(os.TempDir(), "rdmabridge-test-"+strconv.Itoa(os.Getuid())))
+}
+
+// TestMain gives the bridges of tests whose configuration does not say where the control socket is a directory of this
+// process's: they keep away from the bridges of this host, and from those of the same tests in other processes.
+func TestMain(m *testing.M) {
+	dir, err := os.MkdirTemp("", "rdmabridge-test-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Setenv("RUNTIME_DIRECTORY", dir)
+	code := m.Run()
+	os.RemoveAll(dir)
+	os.Exit(code)
 }
 
 // testNotify is the environment variable whose value becomes NOTIFY_SOCKET of the

@@ -128,7 +128,7 @@ func (x *throng) watch() (stop func()) {
 			select {
 			case <-end:
 				return
-			case <-time.After(2 * time.Millisecond):
+			case <-time.After(2 * time.Millisecond): // until the next look at the memory
 			}
 			if st := x.Arena.Stats(); st.Used > st.Budget || st.Resident > st.Budget {
 				x.T.Errorf("%d octets used, %d resident, of %d", st.Used, st.Resident, st.Budget)
@@ -160,7 +160,7 @@ func work(c *proxytest.RDMAClient, seed uint64, calls, deep int) error {
 				if !bytes.Equal(got, proxytest.Expected(s.m)) {
 					return fmt.Errorf("call %d: wrong octets", j-deep)
 				}
-			case <-time.After(time.Minute):
+			case <-time.After(testkit.Patience):
 				return fmt.Errorf("call %d: not answered", j-deep)
 			}
 		}

@@ -8,8 +8,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,25 +15,11 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/loop"
-	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/iwarptest"
 )
-
-// stormConfig is the environment variable that makes the test binary a bridge. Its value
-// is the configuration file.
-const stormConfig = "RDMABRIDGE_STORM_CONFIG"
-
-// TestStormBridge is not a test but the bridge that TestStorm kills.
-func TestStormBridge(t *testing.T) {
-	file := os.Getenv(stormConfig)
-	if file == "" {
-		t.Skip("TestStorm runs it")
-	}
-	os.Exit(execute([]string{"serve", "-c", file}, os.Stdout, os.Stderr))
-}
 
 // A storm is many clients that repeat their Calls until each is answered, and a bridge
 // that is killed again and again.
@@ -43,11 +27,14 @@ type storm struct {
 	clients, deep int // connections, and Calls outstanding on each from the start
 	size          int // octets of each WRITE, and of each READ
 	kills         int
-	each          time.Duration // between two kills
+	each          time.Duration // in which the clients fill a bridge before it is killed
 	budget        configs.Size  // 0 for the default
 	kind          configs.Transport
 	group         *memoryGroup // of the bridge; nil for none
 }
+
+// stormHeld is how many Calls of a bridge the server has at least when the bridge is killed, or answered.
+const stormHeld = 4
 
 // stormSlack is how much memory the process may use beside its budget.
 const stormSlack = 64 << 20
@@ -77,7 +64,7 @@ func (c *stormClient) run(stop <-chan struct{}) error {
 		select {
 		case <-stop:
 			return fmt.Errorf("%d calls are not answered; the last connection: %w", c.left.Load(), err)
-		case <-time.After(20 * time.Millisecond):
+		case <-time.After(20 * time.Millisecond): // a client's pause before it connects again
 		}
 	}
 }
@@ -129,42 +116,24 @@ func (c *stormClient) connection(stop <-chan struct{}) error {
 	}
 }
 
-// mostResident returns the most octets of process pid that were resident so far.
-func mostResident(pid int) (int64, error) { return processMemory(pid, "VmHWM:") }
-
-// processMemory returns a field of /proc/PID/status that is a number of kB, in octets.
-func processMemory(pid int, field string) (int64, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, err
-	}
-	for line := range strings.Lines(string(b)) {
-		if f := strings.Fields(line); len(f) == 3 && f[0] == field {
-			n, err := strconv.ParseInt(f[1], 10, 64)
-			return n << 10, err
-		}
-	}
-	return 0, errors.New("no " + field)
-}
-
-// server starts an upstream that answers no Call until gate is closed.
-func (s *storm) server(t *testing.T, gate <-chan struct{}) (addr string) {
-	b := proxytest.Behaviour{Intercept: func(*oncrpc.Call) ([]byte, bool) {
-		<-gate
-		return nil, false
-	}}
+// server starts an upstream that answers no Call while gate is shut.
+func (s *storm) server(t *testing.T, gate *proxytest.Gate) (addr string, served *proxytest.Served) {
+	b := proxytest.Behaviour{Gate: gate}
 	h := proxytest.NewHarness(t, 128<<20)
 	if s.kind == configs.TransportTCP {
-		return h.TCPServer(b).Addr()
+		x := h.TCPServer(b)
+		return x.Addr(), &x.Served
 	}
 	l := iwarptest.NewLoop()
 	t.Cleanup(l.Stop)
-	return h.RDMAServer(proxytest.IWARP(iwarp.Options{Log: h.Log}), []loop.Loop{l}, "127.0.0.1:0", 32, b).Addr()
+	x := h.RDMAServer(proxytest.IWARP(iwarp.Options{Log: h.Log}), []loop.Loop{l}, "127.0.0.1:0", 32, b)
+	return x.Addr(), &x.Served
 }
 
 func (s *storm) run(t *testing.T) {
-	gate := make(chan struct{})
-	upstream := s.server(t, gate)
+	gate := new(proxytest.Gate)
+	gate.Shut()
+	upstream, served := s.server(t, gate)
 	addr := testkit.FreeAddr(t) // the same for every run of the bridge
 	config := fmt.Sprintf(`
 listeners: [{name: nfs, address: %q, upstream: storage}]
@@ -178,7 +147,7 @@ chunks: {io: 1MiB}
 	file := writeFile(t, config)
 
 	stop := make(chan struct{})
-	time.AfterFunc(2*time.Minute, func() { close(stop) })
+	time.AfterFunc(5*testkit.Patience, func() { close(stop) })
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	var unfinished atomic.Int64
@@ -192,11 +161,13 @@ chunks: {io: 1MiB}
 		})
 	}
 	for n := range s.kills {
-		s.runBridge(t, file, n, func() {}, func() bool { return false })
+		before := served.Calls.Load()
+		s.runBridge(t, file, n, func() {}, func() bool { return served.Calls.Load() < before+stormHeld && unfinished.Load() > 0 })
 	}
+	before := served.Calls.Load()
 	s.runBridge(t, file, s.kills, func() {
-		time.Sleep(s.each / 2)
-		close(gate)
+		testkit.Eventually(t, "Calls are at the server", func() bool { return served.Calls.Load() >= before+stormHeld })
+		gate.Open()
 	}, func() bool { return unfinished.Load() > 0 })
 }
 
@@ -225,8 +196,8 @@ func (s *storm) newClients(addr string) []*stormClient {
 func (s *storm) runBridge(t *testing.T, file string, n int, begin func(), busy func() bool) {
 	t.Helper()
 	log := new(testkit.Log)
-	cmd := s.group.command(os.Args[0], "-test.run=^TestStormBridge$")
-	cmd.Env = append(os.Environ(), stormConfig+"="+file)
+	cmd := s.group.command(os.Args[0], "serve", "-c", file)
+	cmd.Env = append(os.Environ(), "RDMABRIDGE_TEST_MAIN=1")
 	cmd.Stderr, cmd.Stdout = log, io.Discard
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -240,9 +211,9 @@ func (s *storm) runBridge(t *testing.T, file string, n int, begin func(), busy f
 		select {
 		case err := <-ended:
 			t.Fatalf("the bridge ended: %v\n%s", err, log)
-		case <-time.After(20 * time.Millisecond):
+		case <-time.After(20 * time.Millisecond): // until the next look at the memory
 		}
-		b, err := mostResident(cmd.Process.Pid)
+		b, err := testkit.ProcessMemory(cmd.Process.Pid, "VmHWM:") // the most that was resident so far
 		if err != nil {
 			t.Fatal(err)
 		}
