@@ -204,6 +204,16 @@ func (x *reloadCase) write(text string) {
 	must(x.t, os.Rename(x.path+".new", x.path))
 }
 
+// oneUpstream is a configuration with one listener, nfs, and one upstream, s.
+func oneUpstream(s *echoServer) string {
+	return fmt.Sprintf(`
+listeners: [{name: nfs, address: 127.0.0.1:0, upstream: one}]
+upstreams: [{name: one, transport: tcp, endpoints: [%q]}]
+admin: {address: 127.0.0.1:0}
+reload: {watch: none}
+`, s.addr)
+}
+
 // reload writes text, sends SIGHUP, and waits until the log says want.
 func (x *reloadCase) reload(text, want string) {
 	x.t.Helper()
@@ -391,12 +401,7 @@ reload: {watch: none}
 	queued.Write(testkit.Record(nullCall(7, 100003, 3)))
 	testkit.Eventually(t, "a Call waits for a credit", func() bool { return x.b.proxy.Status(status.Query{}).Upstreams[1].Credits.Waiting == 1 })
 
-	x.reload(fmt.Sprintf(`
-listeners: [{name: nfs, address: 127.0.0.1:0, upstream: one}]
-upstreams: [{name: one, transport: tcp, endpoints: [%q]}]
-admin: {address: 127.0.0.1:0}
-reload: {watch: none}
-`, s.addr), loaded)
+	x.reload(oneUpstream(s), loaded)
 	x.metric(`rdmabridge_listener_clients{listener="goes"} 1`)
 	slow.answer <- struct{}{}
 	select {
@@ -433,12 +438,7 @@ reload: {watch: none}
 func TestReloadFirstRDMA(t *testing.T) {
 	s := startEchoServer(t, "one!")
 	rdma := testkit.FreeAddr(t)
-	base := fmt.Sprintf(`
-listeners: [{name: nfs, address: 127.0.0.1:0, upstream: one}]
-upstreams: [{name: one, transport: tcp, endpoints: [%q]}]
-admin: {address: 127.0.0.1:0}
-reload: {watch: none}
-`, s.addr)
+	base := oneUpstream(s)
 	x := startReload(t, base)
 	c := startCaller(t, x.b.proxy.Addr("nfs"), 100003)
 	testkit.Eventually(t, "a Call is answered", func() bool { return c.calls.Load() > 0 })
@@ -451,8 +451,7 @@ reload: {watch: none}
 		// reached the listener while that drains would have to wait for another server.
 		for _, config := range []string{with, listens, base} {
 			x.reload(config, loaded)
-			n := c.calls.Load()
-			testkit.Eventually(t, "more Calls are answered", func() bool { return c.calls.Load() > n+20 })
+			progress(t, c)
 			switch config {
 			case with:
 				testkit.Eventually(t, "the listener has the upstream's 4 connections", func() bool {
@@ -466,10 +465,7 @@ reload: {watch: none}
 			}
 		}
 	}
-	c.end(t)
-	if n := c.reconnect.Load(); n != 0 {
-		t.Errorf("the client had to connect %d times again", n)
-	}
+	endWithoutReconnect(t, c)
 	x.stop()
 }
 
@@ -529,14 +525,7 @@ func TestReloadListener(t *testing.T) {
 func TestReloadRefused(t *testing.T) {
 	s := startEchoServer(t, "one!")
 	taken := startEchoServer(t, "two!")
-	base := fmt.Sprintf(`
-listeners: [{name: nfs, address: 127.0.0.1:0, upstream: one}]
-upstreams: [{name: one, transport: tcp, endpoints: [%q]}]
-admin: {address: 127.0.0.1:0}
-log: {level: warn}
-reload: {watch: none}
-memory: {budget: 1GiB}
-`, s.addr)
+	base := oneUpstream(s) + "log: {level: warn}\nmemory: {budget: 1GiB}\n"
 	x := startReload(t, base)
 	c := startCaller(t, x.b.proxy.Addr("nfs"), 100003)
 	for i, text := range []string{
@@ -551,7 +540,7 @@ memory: {budget: 1GiB}
 		x.metric(fmt.Sprintf(`rdmabridge_config_reloads_total{result="refused"} %d`, i+1))
 	}
 	for _, want := range []string{
-		"rdmabridge.yaml:5: log.level: \\\"loud\\\" is not possible here; write debug, info, warn or error", ": foo: unknown setting",
+		"rdmabridge.yaml:6: log.level: \\\"loud\\\" is not possible here; write debug, info, warn or error", ": foo: unknown setting",
 		"address already in use", "memory.budget: 1GiB is too little",
 	} {
 		if !strings.Contains(x.log.String(), want) {
@@ -561,8 +550,7 @@ memory: {budget: 1GiB}
 	if d := configs.Diff(x.b.config, mustConfig(t, base)); len(d) != 0 {
 		t.Errorf("refused files changed %v", d)
 	}
-	n := c.calls.Load()
-	testkit.Eventually(t, "more Calls are answered", func() bool { return c.calls.Load() > n+20 })
+	progress(t, c)
 	d := startCaller(t, x.b.proxy.Addr("nfs"), 100003)
 	testkit.Eventually(t, "another client has Calls answered", func() bool { return d.calls.Load() > 0 })
 	c.end(t)
@@ -644,8 +632,7 @@ reload: {watch: none}
 	c := startCaller(t, addr, 100003)
 	renamed := strings.Replace(base, "before", "after", 1)
 	for i := range 6 {
-		n := c.calls.Load()
-		testkit.Eventually(t, "more Calls are answered", func() bool { return c.calls.Load() > n+5 })
+		progress(t, c)
 		x.reload([]string{renamed, base}[i%2], loaded)
 	}
 	c.end(t)
@@ -656,12 +643,7 @@ reload: {watch: none}
 func TestReloadWatched(t *testing.T) {
 	t.Parallel()
 	s := startEchoServer(t, "one!")
-	base := fmt.Sprintf(`
-listeners: [{name: nfs, address: 127.0.0.1:0, upstream: one}]
-upstreams: [{name: one, transport: tcp, endpoints: [%q]}]
-admin: {address: 127.0.0.1:0}
-reload: {watch: 20ms}
-`, s.addr)
+	base := strings.Replace(oneUpstream(s), "watch: none", "watch: 20ms", 1)
 	x := startReload(t, base)
 	x.write(base + "drain: {timeout: \n")
 	testkit.Eventually(t, "the file is rejected", func() bool { return strings.Contains(x.log.String(), refused) })
@@ -688,12 +670,7 @@ reload: {watch: 20ms}
 func TestReloaderChanged(t *testing.T) {
 	t.Parallel()
 	s := startEchoServer(t, "one!")
-	base := fmt.Sprintf(`
-listeners: [{name: nfs, address: 127.0.0.1:0, upstream: one}]
-upstreams: [{name: one, transport: tcp, endpoints: [%q]}]
-admin: {address: 127.0.0.1:0}
-reload: {watch: none}
-`, s.addr)
+	base := oneUpstream(s)
 	c, err := configs.Load([]byte(base), known)
 	if err != nil {
 		t.Fatal(err)
