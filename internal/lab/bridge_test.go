@@ -179,6 +179,18 @@ func (b *bridgeProcess) series(t *testing.T, prefix string) (sum float64, found 
 	return sum, found
 }
 
+// waitCalls waits until n Calls more have come to the listeners whose names begin with listener. A client that has lost
+// its connection may take most of a minute to connect again.
+func (b *bridgeProcess) waitCalls(t *testing.T, listener string, n float64) {
+	t.Helper()
+	calls := func() float64 {
+		sum, _ := b.series(t, fmt.Sprintf(`listener_received_calls_total{listener="%s`, listener))
+		return sum
+	}
+	before := calls()
+	waitFor(t, 3*time.Minute, fmt.Sprintf("%.0f Calls more", n), func() bool { return calls() >= before+n })
+}
+
 // shapes counts Calls to the server over RDMA by how they and their Replies travelled.
 type shapes struct {
 	readChunks, writeChunks float64 // data of a WRITE or READ apart from their message

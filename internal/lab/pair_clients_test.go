@@ -283,7 +283,7 @@ func (p *pairClients) run(ctx context.Context, client, i int) {
 				d := net.Dialer{Timeout: time.Second, KeepAlive: -1, LocalAddr: &net.TCPAddr{Port: pairPorts + client}, Control: proxytest.SharePort}
 				if c, err = d.DialContext(ctx, "tcp", hapair.Floating+":2049"); err != nil {
 					c = nil
-					time.Sleep(100 * time.Millisecond)
+					time.Sleep(100 * time.Millisecond) // the client's pause before it connects again
 					continue
 				}
 			}

@@ -204,7 +204,7 @@ func (r *rounds) stopServer(t *testing.T) (o outage) {
 	if err := p.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(r.stopped)
+	time.Sleep(r.stopped) // how long the outage lasts
 	o.healed = time.Now()
 	if err := p.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
@@ -215,7 +215,7 @@ func (r *rounds) stopServer(t *testing.T) (o outage) {
 func (r *rounds) cutNetwork(t *testing.T) (o outage) {
 	o.broken = time.Now()
 	heal := cutPorts(t, r.server.rdma, r.server.nfs, r.server.mount, r.server.lockd)
-	time.Sleep(r.between(r.cut[0], r.cut[1]))
+	time.Sleep(r.between(r.cut[0], r.cut[1])) // how long the outage lasts
 	o.healed = time.Now()
 	heal()
 	return o
@@ -225,7 +225,7 @@ func (r *rounds) restartNFSD(t *testing.T) (o outage) {
 	o.broken = time.Now()
 	r.server.job(t, 3*time.Minute, "/lab/knfsd.sh stop")
 	o.dead = time.Now()
-	time.Sleep(r.between(time.Second, 3*time.Second))
+	time.Sleep(r.between(time.Second, 3*time.Second)) // how long the outage lasts
 	r.server.job(t, time.Minute, "/lab/knfsd.sh start")
 	o.healed = time.Now()
 	return o

@@ -245,7 +245,7 @@ func (s *sessions) cutConnections(t *testing.T) {
 // connection is dead.
 func (s *sessions) cutNetwork(t *testing.T) {
 	heal := cutPorts(t, s.ports()...)
-	time.Sleep(8 * time.Second)
+	time.Sleep(8 * time.Second) // how long the fault lasts
 	heal()
 }
 

@@ -226,6 +226,10 @@ func (l *tlsLab) wantWarnings(t *testing.T, texts ...string) {
 	}
 }
 
+// connectsAgain bounds how long Linux's client may take for a system call for which it has to connect again. After refusals
+// it pauses, for 40 s on a host that was busy.
+const connectsAgain = 4 * time.Minute
+
 // testRevoked: a client's certificate is revoked while it has a mount. Every system call fails at once, and the mount
 // is as good as before when the client has another certificate.
 func (l *tlsLab) testRevoked(t *testing.T) {
@@ -239,14 +243,13 @@ func (l *tlsLab) testRevoked(t *testing.T) {
 		return l.b.metric(t, `listener_tls_failures_total{listener="mutual",reason="revoked"}`)
 	}
 	waitFor(t, 20*time.Second, "the end of the connection", func() bool { return refusals() > 0 })
-	t.Log(l.g.job(t, time.Minute, "echo after > /mnt/revoked && exit 1; cat /export/revoked; [ $(cat /export/revoked) = before ]"))
-	if n := refusals(); n < 2 {
-		t.Errorf("%.0f refusals, want one of the connection that was, and one of each that the client tried", n)
-	}
+	t.Log(l.g.job(t, connectsAgain, "echo after > /mnt/revoked && exit 1; cat /export/revoked; [ $(cat /export/revoked) = before ]"))
+	// One is of the connection that was.
+	waitFor(t, connectsAgain, "the refusal of another connection", func() bool { return refusals() > 1 })
 	l.wantRefused(t, "revoked")
 
 	l.g.job(t, time.Minute, "/lab/tls.sh client /host/pki client")
-	l.g.job(t, time.Minute, `echo after > /mnt/revoked || exit
+	l.g.job(t, connectsAgain, `echo after > /mnt/revoked || exit
 umount /mnt || exit
 [ $(cat /export/revoked) = after ] || exit
 rm /export/revoked`)
@@ -268,7 +271,7 @@ func (l *tlsLab) testRotated(t *testing.T) {
 	for range 3 {
 		own := l.issue(t, l.ca, "bridge", tlstest.Subject{Name: "bridge", Names: []string{"bridge.lab"}})
 		waitFor(t, 10*time.Second, "the new certificate", func() bool { return l.serverSerial(t).Cmp(own.Leaf.SerialNumber) == 0 })
-		time.Sleep(time.Second) // under load
+		l.b.waitCalls(t, "mutual", 100)
 	}
 	if j.said("fio ran") {
 		t.Error("fio ended before the last certificate was replaced")

@@ -150,7 +150,7 @@ log: {level: info, format: json}
 	defer stop()
 	begun := time.Now()
 	for {
-		time.Sleep(500 * time.Millisecond) // the bridge looks at itself each few seconds
+		time.Sleep(500 * time.Millisecond) // between two looks at the bridge, which looks at itself each few seconds
 		d = l.status(t)
 		waited := time.Since(begun)
 		if x.code == "" && waited > 6*time.Second || waited > 25*time.Second {
@@ -245,7 +245,7 @@ func (l *troubleLab) load(t *testing.T, n int) (stop func()) {
 				}
 				select {
 				case <-ctx.Done():
-				case <-time.After(5 * time.Millisecond):
+				case <-time.After(5 * time.Millisecond): // a client that thinks between its Calls
 				}
 			}
 		})
@@ -330,7 +330,7 @@ func slowReader(t *testing.T, l *troubleLab) func() {
 			}
 			select {
 			case <-ctx.Done():
-			case <-time.After(100 * time.Millisecond):
+			case <-time.After(100 * time.Millisecond): // how slowly the client reads
 			}
 		}
 	})
@@ -347,11 +347,11 @@ func lossyWire(t *testing.T, l *troubleLab) func() {
 	running.Go(func() {
 		for ctx.Err() == nil {
 			heal := cutPorts(t, l.g.rdma)
-			time.Sleep(l.lost)
+			time.Sleep(l.lost) // how long each loss lasts
 			heal()
 			select {
 			case <-ctx.Done():
-			case <-time.After(250 * time.Millisecond):
+			case <-time.After(250 * time.Millisecond): // how long the wire is good
 			}
 		}
 	})

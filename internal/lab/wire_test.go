@@ -5,6 +5,7 @@ package lab
 import (
 	"bytes"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,9 +21,10 @@ import (
 func testWire(t *testing.T, g *guest) {
 	pcap := filepath.Join(t.TempDir(), "wire.pcap")
 	b := newBridgeProcess(t, g)
+	last := freePorts(t, 1)[0]
 	// -B: a burst of loopback frames must not be lost; -Z: the file is in a directory of ours.
 	capture := start(t, "tcpdump", "-i", "lo", "-Z", "root", "-B", "65536", "-s", "0", "-U", "-w", pcap,
-		fmt.Sprintf("tcp port %d or tcp port %d or tcp port %d", b.port, g.rdma, g.mount))
+		fmt.Sprintf("tcp port %d or tcp port %d or tcp port %d or tcp port %d", b.port, g.rdma, g.mount, last))
 	waitFor(t, 20*time.Second, "tcpdump", func() bool {
 		st, err := os.Stat(pcap)
 		return err == nil && st.Size() > 0
@@ -33,7 +35,12 @@ func testWire(t *testing.T, g *guest) {
 	}
 	b.stop(t)
 	b.wantQuiet(t)
-	time.Sleep(time.Second) // for the packets that tcpdump has buffered
+	end := sendLast(t, last)
+	// tcpdump writes packets in their order, and some time after they came.
+	waitFor(t, time.Minute, "the last packet in the capture", func() bool {
+		text, err := os.ReadFile(pcap)
+		return err == nil && bytes.Contains(text, end)
+	})
 	capture.end(t, syscall.SIGINT)
 
 	// Loopback segments come again, late and out of order, when the host is busy.
@@ -75,6 +82,26 @@ func testWire(t *testing.T, g *guest) {
 		t.Errorf("CRCs: %d good, %d bad", good, bad)
 	}
 	t.Logf("%6d FPDUs with a good CRC", good)
+}
+
+// sendLast sends a text to a port of the lab's network, and returns the text.
+func sendLast(t *testing.T, port int) []byte {
+	t.Helper()
+	l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	text := []byte("the last packet of the capture")
+	if _, err := c.Write(text); err != nil {
+		t.Fatal(err)
+	}
+	return text
 }
 
 // countFrames returns how many frames match each filter. tshark reads the capture once.
