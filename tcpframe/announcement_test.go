@@ -74,7 +74,7 @@ func (x *proxyTest) dial(from string) (*peer, error) {
 		return nil, err
 	}
 	x.t.Cleanup(func() { c.Close() })
-	c.SetDeadline(time.Now().Add(30 * time.Second))
+	c.SetDeadline(time.Now().Add(peerLasts))
 	return &peer{x.t, c.(*net.TCPConn)}, nil
 }
 
@@ -95,7 +95,7 @@ func (x *proxyTest) wantOpened(want string) {
 		if got != want {
 			x.t.Errorf("the connection is that of %q, want %q", got, want)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(testkit.Patience):
 		x.t.Fatal("Opened is not called")
 	}
 }

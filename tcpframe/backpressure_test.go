@@ -280,7 +280,7 @@ func TestMemoryBudget(t *testing.T) {
 				t.Error("record changed")
 			}
 			b.Release()
-		case <-time.After(10 * time.Second):
+		case <-time.After(testkit.Patience):
 			t.Fatalf("stuck after %d records, %d octets on loan", i, mem.Used())
 		}
 	}

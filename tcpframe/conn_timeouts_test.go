@@ -203,7 +203,7 @@ func TestRecordTimeoutTrickle(t *testing.T) {
 				if _, err := tt.p.Write(tt.next(i)); err != nil {
 					return
 				}
-				time.Sleep(2 * time.Millisecond)
+				time.Sleep(2 * time.Millisecond) // how slowly the peer sends
 			}
 		}()
 		tt.p.wantEnd(tt.name)

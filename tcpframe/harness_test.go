@@ -215,7 +215,7 @@ func (r *recorder) wait(t testing.TB, why string) error {
 	select {
 	case err := <-r.done:
 		return err
-	case <-time.After(10 * time.Second):
+	case <-time.After(testkit.Patience):
 		t.Fatalf("no Closed: %s", why)
 		return nil
 	}
@@ -246,6 +246,9 @@ func connsOf(l *Listener) int {
 	return l.clients.All()
 }
 
+// peerLasts is the deadline of all that a peer does, from when it connects. It ends a test that hangs, on a busy machine too.
+const peerLasts = 5 * testkit.Patience
+
 // A peer is the other end of a connection: a plain blocking socket.
 type peer struct {
 	t testing.TB
@@ -259,7 +262,7 @@ func dialPeer(t testing.TB, l *Listener) *peer {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	c.SetDeadline(time.Now().Add(30 * time.Second))
+	c.SetDeadline(time.Now().Add(peerLasts))
 	return &peer{t, c.(*net.TCPConn)}
 }
 
@@ -300,7 +303,7 @@ func readRecord(r io.Reader, buf []byte) ([]byte, error) {
 // wantEnd reads to the end of the stream and returns how many octets it has read.
 func (p *peer) wantEnd(why string) int64 {
 	p.t.Helper()
-	p.SetReadDeadline(time.Now().Add(10 * time.Second))
+	p.SetReadDeadline(time.Now().Add(testkit.Patience))
 	n, err := io.Copy(io.Discard, p.TCPConn)
 	var ne net.Error
 	if errors.As(err, &ne) && ne.Timeout() {

@@ -50,7 +50,7 @@ func TestAllow(t *testing.T) {
 
 // refused reports whether the listener has closed p instead of serving it.
 func refused(t *testing.T, p *peer) bool {
-	p.SetReadDeadline(time.Now().Add(5 * time.Second))
+	p.SetReadDeadline(time.Now().Add(testkit.Patience))
 	_, err := p.Write(fragment(true, pattern(8, 0)))
 	if err == nil {
 		_, err = readRecord(p, nil)

@@ -187,7 +187,7 @@ func tcpPair(t testing.TB) (a, b *net.TCPConn) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close(); s.Close() })
-	c.SetDeadline(time.Now().Add(30 * time.Second))
+	c.SetDeadline(time.Now().Add(peerLasts))
 	return s.(*net.TCPConn), c.(*net.TCPConn)
 }
 
@@ -344,7 +344,7 @@ func TestCloseEachOther(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				c.SetDeadline(time.Now().Add(10 * time.Second))
+				c.SetDeadline(time.Now().Add(peerLasts))
 				c.Write(fragment(true, pattern(100, 0)))
 				if b, err := readRecord(c, nil); err == nil && !bytes.Equal(b, pattern(100, 0)) {
 					t.Error("octets of another connection")

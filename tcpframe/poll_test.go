@@ -127,7 +127,7 @@ func TestYieldWhileLate(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(testkit.Patience):
 			t.Fatal("the loop opens no more connections")
 		}
 	}

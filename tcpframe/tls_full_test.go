@@ -26,7 +26,7 @@ func TestFullHandshakes(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { c.Close() })
-		c.SetDeadline(time.Now().Add(testkit.Patience))
+		c.SetDeadline(time.Now().Add(peerLasts))
 		p := &peer{t, c.(*net.TCPConn)}
 		p.ask()
 		p.send(hello)

@@ -85,7 +85,7 @@ func clientConfig() *tls.Config {
 
 func newTLS(t testing.TB, c *tls.Config) *TLS {
 	t.Helper()
-	x, err := NewTLS(TLSOptions{Config: c, Timeout: 10 * time.Second})
+	x, err := NewTLS(TLSOptions{Config: c, Timeout: peerLasts})
 	if err != nil {
 		t.Fatal(err)
 	}

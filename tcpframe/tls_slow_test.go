@@ -33,7 +33,8 @@ func TestTLSSlowClients(t *testing.T) {
 		n = most
 	}
 	const goroutines = 64
-	x, err := NewTLS(TLSOptions{Config: serverConfig(), Timeout: 20 * time.Second})
+	// No handshake may time out while the clients are still being made.
+	x, err := NewTLS(TLSOptions{Config: serverConfig(), Timeout: peerLasts})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -242,7 +243,7 @@ func TestTLSReleaseEach(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { nc.Close() })
-	if err := nc.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
+	if err := nc.SetDeadline(time.Now().Add(peerLasts)); err != nil {
 		t.Fatal(err)
 	}
 	plain := &peer{t, nc.(*net.TCPConn)}
