@@ -82,7 +82,7 @@ func TestDrainOfBusyRDMAClient(t *testing.T) {
 	}
 	holds.Store(true)
 	<-held
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
 	drained := make(chan error, 1)
 	go func() { drained <- p.Drain(ctx) }()

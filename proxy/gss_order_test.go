@@ -9,6 +9,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/status"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
 )
@@ -91,7 +92,7 @@ func flood(t *testing.T, c *proxytest.Client, n uint32) {
 			if !ok || !bytes.Equal(r, proxytest.Expected(mixed(uint32(i+1)))) {
 				t.Fatalf("Call %d: %d octets, answered is %v", i+1, len(r), ok)
 			}
-		case <-time.After(60 * time.Second):
+		case <-time.After(testkit.Patience):
 			t.Fatalf("Call %d has no Reply", i+1)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
 )
@@ -52,7 +53,7 @@ func TestNLM(t *testing.T) {
 		select {
 		case v := <-svids:
 			return v
-		case <-time.After(20 * time.Second):
+		case <-time.After(testkit.Patience):
 			t.Fatal("nothing has reached the server")
 		}
 		return 0

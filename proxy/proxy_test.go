@@ -588,7 +588,7 @@ func TestHostileClients(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		_ = c.SetDeadline(time.Now().Add(15 * time.Second))
+		_ = c.SetDeadline(time.Now().Add(testkit.Patience))
 		send(c)
 		var b [1]byte
 		_, err = c.Read(b[:])
@@ -783,7 +783,7 @@ func TestDrainOfBusyClients(t *testing.T) {
 		}()
 	}
 	h.Eventually("the client is busy", func() bool { return answered.Load() > 20 })
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
 	defer cancel()
 	if err := p.Drain(ctx); err != nil {
 		t.Error(err)

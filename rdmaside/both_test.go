@@ -100,7 +100,7 @@ func (p *pairing) close() {
 		if err != nil {
 			p.t.Errorf("ended: %v", err)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(testkit.Patience):
 		p.t.Fatal("Ended was not called")
 	}
 	_ = p.l.Close()
@@ -281,7 +281,7 @@ func TestBothByteIdentical(t *testing.T) {
 			p.loops[0].Do(c.pump)
 			select {
 			case <-c.donec:
-			case <-time.After(50 * time.Second):
+			case <-time.After(testkit.Patience):
 				p.loops[0].Do(func() { t.Errorf("stuck at call %d of %d, %d outstanding", c.next-first, calls, len(c.leases)) })
 			}
 			p.loops[0].Do(func() {})
@@ -348,7 +348,7 @@ func TestBothRelay(t *testing.T) {
 	near.loops[0].Do(c.pump)
 	select {
 	case <-c.donec:
-	case <-time.After(50 * time.Second):
+	case <-time.After(testkit.Patience):
 		t.Error("stuck")
 	}
 	near.close()

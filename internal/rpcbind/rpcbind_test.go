@@ -56,7 +56,7 @@ func dial(t *testing.T, s *Server, network, host string) net.Conn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { c.Close() })
-	c.SetDeadline(time.Now().Add(20 * time.Second))
+	c.SetDeadline(time.Now().Add(testkit.Patience))
 	return c
 }
 
@@ -247,7 +247,7 @@ func TestDatagramSilence(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	c.SetDeadline(time.Now().Add(20 * time.Second))
+	c.SetDeadline(time.Now().Add(testkit.Patience))
 	raw, err := c.SyscallConn()
 	if err != nil {
 		t.Fatal(err)
@@ -303,7 +303,7 @@ func TestAllow(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c.SetDeadline(time.Now().Add(20 * time.Second))
+		c.SetDeadline(time.Now().Add(testkit.Patience))
 		if got := ask(t, c, testkit.Unhex(t, callHead(2, 0))); !bytes.Equal(got, testkit.Unhex(t, success)) {
 			t.Errorf("%s, allowed: %x", network, got)
 		}

@@ -22,3 +22,17 @@ func Unacknowledged(c syscall.Conn) int {
 	})
 	return int(n)
 }
+
+// Unread returns how many octets have come for the TCP connection c that nobody has read yet. What a peer on this host
+// has written is among them when its system call has returned.
+func Unread(c syscall.Conn) int {
+	rc, err := c.SyscallConn()
+	if err != nil {
+		return 0
+	}
+	var n int32
+	_ = rc.Control(func(fd uintptr) {
+		_, _, _ = syscall.Syscall(syscall.SYS_IOCTL, fd, syscall.TIOCINQ, uintptr(unsafe.Pointer(&n)))
+	})
+	return int(n)
+}

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/tlstest"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
@@ -36,7 +37,7 @@ func TestPipe(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "not a regular file") {
 			t.Errorf("the error is %v", err)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(testkit.Patience):
 		t.Error("Refresh waits for somebody to write")
 		w, err := os.OpenFile(f.opts.Key, os.O_WRONLY, 0)
 		if err != nil {

@@ -53,7 +53,7 @@ func setFault(fault, value uint32) {
 }
 
 // patience bounds each wait of these tests.
-const patience = 20 * time.Second
+const patience = testkit.Patience
 
 // A recorder is a Handler that posts Receives and keeps what it is told.
 type recorder struct {

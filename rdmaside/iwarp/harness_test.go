@@ -17,7 +17,7 @@ import (
 // TestMain fails on goroutines that outlive the tests.
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-const patience = 10 * time.Second
+const patience = testkit.Patience
 
 // A user is a fabric.Handler that records its calls. Its conn methods run on
 // the loop through do.

@@ -25,7 +25,7 @@ type rawPeer struct {
 
 func newRaw(t testing.TB, nc net.Conn) *rawPeer {
 	t.Cleanup(func() { nc.Close() })
-	_ = nc.SetDeadline(time.Now().Add(patience))
+	_ = nc.SetDeadline(time.Now().Add(5 * patience)) // of all that the peer does
 	return &rawPeer{t: t, nc: nc, crc: true, msn: [3]uint32{1, 1, 1}}
 }
 

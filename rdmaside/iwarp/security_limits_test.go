@@ -233,8 +233,8 @@ func sendSlowly(t *testing.T, addr string, timedOut *atomic.Int32) {
 		if i == 400 {
 			t.Fatal("a slow stranger stays")
 		}
-		_, _ = c.Write([]byte{b}) // until the connection is reset
-		time.Sleep(30 * time.Millisecond)
+		_, _ = c.Write([]byte{b})         // until the connection is reset
+		time.Sleep(30 * time.Millisecond) // how slowly the stranger sends
 	}
 	_ = c.SetReadDeadline(time.Now().Add(patience))
 	if _, err := c.Read(make([]byte, 1)); err == nil {

@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 )
 
 // TestSource checks that a Dial comes from the configured address, each time, and that it says so when this
@@ -39,7 +38,7 @@ func TestSource(t *testing.T) {
 			t.Errorf("the connection comes from %s, want %s", got, a)
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	p := &Provider{opts: Options{Source: netip.MustParseAddr("192.0.2.77")}}
 	if _, err := p.connect(ctx, ln.Addr().String()); err == nil || !strings.Contains(err.Error(), "this host does not have the source address 192.0.2.77") {

@@ -13,7 +13,7 @@ import (
 )
 
 // patience bounds how long the suite waits for anything that must happen.
-const patience = 20 * time.Second
+const patience = time.Minute
 
 // firstReceive is the ID of an endpoint's first Receive; other work has smaller
 // ones.

@@ -14,7 +14,7 @@ import (
 )
 
 // patience is how long a test waits for anything that must happen.
-const patience = 10 * time.Second
+const patience = testkit.Patience
 
 // A probe is a loop.Stream that records.
 type probe struct {
