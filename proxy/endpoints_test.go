@@ -177,7 +177,7 @@ func (p *countingProvider) Dial(ctx context.Context, l loop.Loop, addr string, o
 		defer p.mu.Unlock()
 		p.now--
 	}()
-	time.Sleep(p.slow)
+	time.Sleep(p.slow) // how long a server takes to accept
 	return p.Provider.Dial(ctx, l, addr, o, h)
 }
 

@@ -121,7 +121,7 @@ func (b *attackBed) neighbour() *neighbour {
 			select {
 			case <-n.stop:
 				return
-			case <-time.After(100 * time.Millisecond):
+			case <-time.After(100 * time.Millisecond): // a client that thinks between its Calls
 			}
 		}
 	})
@@ -145,7 +145,7 @@ func (b *attackBed) slowWriter(stop <-chan struct{}) (end func()) {
 			}
 			select {
 			case <-stop: // the rest follows at once
-			case <-time.After(pause):
+			case <-time.After(pause): // how slowly the client sends
 			}
 		}
 		_ = c.SetReadDeadline(time.Now().Add(testkit.Patience))
@@ -230,7 +230,7 @@ func TestMemoryAttacks(t *testing.T) {
 					go func() {
 						_, err := c.Write(begun(tt.octets))
 						for tt.drip > 0 && err == nil {
-							time.Sleep(tt.drip)
+							time.Sleep(tt.drip) // how slowly the attacker sends
 							_, err = c.Write([]byte{0})
 						}
 					}()

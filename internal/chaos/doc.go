@@ -14,6 +14,9 @@
 // which the machine runs them. A run in a testing/synctest bubble repeats exactly:
 // bubble_test.go.
 //
+// No test here sleeps until something has happened. The sleeps are what clients, servers and wires do: they think, send
+// slowly, or are away for some time. The checks look again and again while a run lasts.
+//
 // Behind two listeners is a quiet server: neither the server nor the wire to it has faults, but some
 // of its clients do harm. They have Calls that hang (hanger_test.go), they are interrupted or serve
 // their Read chunks slowly (interrupted_test.go), or a great many of them connect and are silent

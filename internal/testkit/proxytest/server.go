@@ -47,7 +47,7 @@ func NewThreads(t testing.TB, n int, each time.Duration) *Threads {
 			for {
 				select {
 				case answer := <-th.queue:
-					time.Sleep(each)
+					time.Sleep(each) // how slow the server is
 					th.Served.Add(1)
 					answer()
 				case <-ctx.Done():
