@@ -28,9 +28,11 @@ const (
 type listener struct {
 	p        *Provider
 	e        *engine
-	addr     netip.AddrPort
+	addr     netip.AddrPort // constant after the first listen
 	incoming func(fabric.Incoming)
 	closedc  chan struct{} // closed by Close
+
+	making sync.Mutex // held while an id is made or destroyed; taken before mu
 
 	mu       sync.Mutex // guards the rest, and the limits in opts; taken before engine.mu
 	opts     fabric.ListenOptions
@@ -69,21 +71,13 @@ func (p *Provider) Listen(addr string, o fabric.ListenOptions, incoming func(fab
 	return l, nil
 }
 
-// listen makes the id, unless Close was called.
+// listen makes the id, unless Close was called. The engine knows the id before it is bound: from then on its device may be
+// removed, and an event about an id that the engine does not know is lost.
 func (l *listener) listen(at netip.AddrPort) error {
+	l.making.Lock()
+	defer l.making.Unlock()
 	id, err := createID(l.e.events)
 	if err != nil {
-		return err
-	}
-	err = bindAddr(id, at)
-	if err == nil {
-		err = l.p.mayListen(id)
-	}
-	if err == nil && l.p.opts.TOS != 0 {
-		err = setTOS(id, l.p.opts.TOS)
-	}
-	if err != nil {
-		destroyID(id)
 		return err
 	}
 	l.mu.Lock()
@@ -92,21 +86,39 @@ func (l *listener) listen(at netip.AddrPort) error {
 		destroyID(id)
 		return net.ErrClosed
 	}
-	if l.id = id; !l.addr.IsValid() {
-		l.addr, _ = idAddrs(id)
-	}
+	l.id = id
 	l.e.mu.Lock()
 	l.e.listeners[id] = l
 	l.e.mu.Unlock()
 	l.mu.Unlock()
-	if err := listenID(id, backlog); err != nil {
+	if err := l.bind(id, at); err != nil {
 		l.forget()
 		return err
 	}
 	return nil
 }
 
-// forget destroys the id, and reports whether there was one. Connections of which incoming knows stay.
+// bind makes id listen at an address.
+func (l *listener) bind(id uint64, at netip.AddrPort) error {
+	if err := bindAddr(id, at); err != nil {
+		return err
+	}
+	if err := l.p.mayListen(id); err != nil {
+		return err
+	}
+	if tos := l.p.opts.TOS; tos != 0 {
+		if err := setTOS(id, tos); err != nil {
+			return err
+		}
+	}
+	if !l.addr.IsValid() {
+		l.addr, _ = idAddrs(id)
+	}
+	return listenID(id, backlog)
+}
+
+// forget destroys the id, and reports whether there was one. Connections of which incoming knows stay. The caller holds
+// making.
 func (l *listener) forget() bool {
 	l.mu.Lock()
 	id := l.id
@@ -128,10 +140,7 @@ var relistenEvery = time.Second
 // the listener listens again when a device has its address.
 func (l *listener) removed(id uint64) {
 	defer l.p.release(l.e) // which event has held
-	l.mu.Lock()
-	known := l.id == id
-	l.mu.Unlock()
-	if !known || !l.forget() {
+	if !l.lost(id) {
 		return // an event before this one said so
 	}
 	l.p.opts.Log.Warn().Str("event", "rdma_listener_lost").Stringer("address", l.addr).Msg("the listener's RDMA device was removed; it listens again when a device has its address")
@@ -146,6 +155,16 @@ func (l *listener) removed(id uint64) {
 			return
 		}
 	}
+}
+
+// lost forgets id, whose device was removed. It reports false if the listener has another one by now, or none.
+func (l *listener) lost(id uint64) bool {
+	l.making.Lock()
+	defer l.making.Unlock()
+	l.mu.Lock()
+	known := l.id == id
+	l.mu.Unlock()
+	return known && l.forget()
 }
 
 // Addr implements fabric.Listener.
@@ -171,7 +190,9 @@ func (l *listener) Close() error {
 		return nil
 	}
 	close(l.closedc)
+	l.making.Lock()
 	l.forget()
+	l.making.Unlock()
 	l.p.release(l.e)
 	return nil
 }

@@ -44,6 +44,7 @@ const (
 	faultUntold
 	faultBlock
 	faultDeregister
+	faultGone
 )
 
 // setFault makes the stand-in fail from now on. value is an errno, a status or an event.

@@ -70,6 +70,33 @@ func TestRemovalUnderLoad(t *testing.T) {
 	}
 }
 
+// TestRemovalInListen removes the device at the moment at which the listener has its address again. The listener comes
+// back when the device does.
+func TestRemovalInListen(t *testing.T) {
+	leaks := watchLeaks()
+	et := newEventTest(t, "127.0.0.1:0")
+	defer tellStandIn(t, standInAdd, 0, 0)
+	defer setFault(noFault, 0)
+	var stop atomic.Bool
+	for range 3 {
+		setFault(faultGone, 1)
+		tellStandIn(t, standInRemove, 0, 0)
+		tellStandIn(t, standInAdd, 0, 0)
+		et.until("the device is gone again", func() bool { return standIn.fault.Load() == noFault })
+		tellStandIn(t, standInAdd, 0, 0)
+		et.until("a message passes", func() bool { return et.oneConnection(&stop) > 0 })
+	}
+	et.l.Close()
+	et.until("all connections are gone", func() bool {
+		for len(et.otherc) > 0 {
+			<-et.otherc
+		}
+		return et.p.conns.Load() == 0
+	})
+	et.close()
+	leaks(t)
+}
+
 // oneConnection dials and sends until the connection ends or stop is set. It returns how many messages
 // were completed.
 func (et *eventTest) oneConnection(stop *atomic.Bool) int64 {

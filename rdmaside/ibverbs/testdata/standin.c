@@ -27,7 +27,7 @@
 /* The order is that of standin_test.go. */
 enum { F_NONE, F_POST_SEND, F_POST_RECV, F_POLL, F_ONE, F_STATUS, F_REMOVAL, F_REG_MR, F_CQ, F_QP, F_PD, F_ADDR, F_ROUTE,
        F_CONNECT, F_SILENT, F_UNKNOWN, F_ARM, F_BATCH_SEND, F_BATCH_RECV, F_PORT, F_BIND, F_WINDOW, F_INVALIDATE, F_UNTOLD, F_BLOCK,
-       F_DEREG_MR };
+       F_DEREG_MR, F_GONE };
 enum { C_NONE, C_ASYNC, C_COMPLETE, C_EVENT, C_REMOVE, C_ADD };
 
 /* How the device's memory windows are. With LOOSE they are those of rxe in Linux 6.1: a peer reaches all
@@ -358,10 +358,12 @@ int rdma_destroy_id(struct rdma_cm_id *c)
 	return 0;
 }
 
+static void away(int device);
+
 int rdma_bind_addr(struct rdma_cm_id *c, struct sockaddr *a)
 {
 	struct sockaddr *at = (struct sockaddr *)&c->route.addr.src_addr;
-	int device = -1, port = 0, rc;
+	int device = -1, port = 0, rc, gone = 0;
 
 	pthread_mutex_lock(&mu);
 	rc = any(a) ? 0 : place(a, &device, &port);
@@ -371,8 +373,14 @@ int rdma_bind_addr(struct rdma_cm_id *c, struct sockaddr *a)
 			*port_of(at) = htons(ports++);
 		if (device >= 0)
 			use(c, &contexts[device]->c, port);
+		if (device >= 0 && (gone = fault(F_GONE))) {
+			__atomic_store_n(&control->fault, F_NONE, __ATOMIC_SEQ_CST);
+			away(device);
+		}
 	}
 	pthread_mutex_unlock(&mu);
+	if (gone)
+		usleep(20000); /* so that the event comes before this call returns */
 	return rc;
 }
 
