@@ -541,7 +541,7 @@ func TestTLSPauses(t *testing.T) {
 	t.Parallel()
 	mem := &testMemory{limit: 3 << 20}
 	n := 0
-	y := newTLSTest(t, EngineOptions{Loops: 1}, ListenOptions{Conn: ConnOptions{Memory: lend(mem)}}, newTLS(t, serverConfig()), func(h *secureEcho) {
+	y := newTLSTest(t, EngineOptions{Loops: 1, MemoryTimeout: peerLasts}, ListenOptions{Conn: ConnOptions{Memory: lend(mem)}}, newTLS(t, serverConfig()), func(h *secureEcho) {
 		h.record = func(c *Conn, b Buffer) {
 			c.Send([][]byte{b.Bytes()}, b)
 			if n++; n%3 == 0 {
