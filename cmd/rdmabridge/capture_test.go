@@ -7,9 +7,9 @@ import (
 	"context"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -196,40 +196,29 @@ control: {path: %q}
 // makes one Call with the same XID: the two must stay apart in a capture.
 func samePortTwice(t *testing.T, addr string) {
 	t.Helper()
-	if !testkit.Settles(testkit.Patience, func() bool {
-		from := nullFrom(t, addr, nil)
-		return nullFrom(t, addr, from) != nil
-	}) {
-		t.Fatal("no client gets a port that it had")
+	// The kernel gives this port to no connection of others meanwhile.
+	from := net.TCPAddrFromAddrPort(netip.MustParseAddrPort(testkit.FreeAddr(t)))
+	for range 2 {
+		d := net.Dialer{LocalAddr: from, Timeout: testkit.Patience, Control: proxytest.SharePort}
+		nc, err := d.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer nc.Close()
+		if err := nc.SetDeadline(time.Now().Add(testkit.Patience)); err != nil {
+			t.Fatal(err)
+		}
+		if err := testkit.WriteRecord(nc, nullCall(1, 100003, 3)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := testkit.ReadRecord(nc); err != nil {
+			t.Fatal(err)
+		}
+		if err := nc.(*net.TCPConn).SetLinger(0); err != nil { // no TIME-WAIT
+			t.Fatal(err)
+		}
+		nc.Close()
 	}
-}
-
-// nullFrom makes a NULL Call from a port of this host, any one for nil, and returns it. It returns nil when something else
-// has the port by now.
-func nullFrom(t *testing.T, addr string, from net.Addr) net.Addr {
-	t.Helper()
-	d := net.Dialer{LocalAddr: from, Timeout: testkit.Patience}
-	nc, err := d.Dial("tcp", addr)
-	if errors.Is(err, syscall.EADDRINUSE) {
-		return nil
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer nc.Close()
-	if err := nc.SetDeadline(time.Now().Add(testkit.Patience)); err != nil {
-		t.Fatal(err)
-	}
-	if err := testkit.WriteRecord(nc, nullCall(1, 100003, 3)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := testkit.ReadRecord(nc); err != nil {
-		t.Fatal(err)
-	}
-	if err := nc.(*net.TCPConn).SetLinger(0); err != nil { // no TIME-WAIT
-		t.Fatal(err)
-	}
-	return nc.LocalAddr()
 }
 
 // checkTable checks what explain --summary says of the capture of both legs.
