@@ -124,6 +124,7 @@ func TestManyClients(t *testing.T) {
 		}()
 	}
 	wg.Wait()
+	// None was sent twice. Two clients may have one XID at the server by chance.
 	if n := s.Calls.Load(); n != clients*perClient {
 		t.Errorf("the server ran %d Calls, want %d", n, clients*perClient)
 	}
@@ -132,11 +133,6 @@ func TestManyClients(t *testing.T) {
 	}
 	if n := s.Connections(); n != 4 {
 		t.Errorf("%d connections to the server, want the 4 of the start: none may have been lost", n)
-	}
-	for xid, n := range s.XIDs() {
-		if n != 1 {
-			t.Errorf("XID %#x was sent %d times", xid, n)
-		}
 	}
 }
 
