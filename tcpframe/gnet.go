@@ -47,7 +47,7 @@ import (
 )
 
 const (
-	selfTest = 5 * time.Second      // how long a self test waits for an event that must happen
+	selfTest = 30 * time.Second     // how long a self test waits for an event that must happen
 	quiet    = 2 * time.Millisecond // how long a self test waits for an event that must not
 )
 
