@@ -1,6 +1,7 @@
 package configs
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -88,5 +89,82 @@ b.yaml:5: listeners[2].upstream: no upstream is named "t"; write s, or add one`}
 	}
 	if got := LogFormat(append(at("a.yaml"), "/not/there"), withEnvironment("RDMABRIDGE_LOG_FORMAT=console")); got != FormatConsole {
 		t.Errorf("the format is %s", got)
+	}
+}
+
+// TestFilesTogether: what several files, and variables of the environment, become together.
+func TestFilesTogether(t *testing.T) {
+	for _, tc := range []struct {
+		name      string
+		files     []string // which come after a file that is complete
+		variables []string
+		want      string // what Load says, or the settings that are not from the first file
+	}{
+		{"a value", []string{"log: {level: warn}", "log: {level: error}"}, nil, "log.level=error from 3.yaml:1"},
+		{"settings beside others", []string{"log: {level: warn}", "LOG: {Format: console}"}, nil, "log.level=warn from 2.yaml:1, log.format=console from 3.yaml:1"},
+		{"deep settings", []string{"log: {access: {mode: all}}", "log: {access: {slower: 3s}}"}, nil, "log.access.mode=all from 2.yaml:1, log.access.slower=3s from 3.yaml:1"},
+		{"null in place of a value", []string{"log: {level: warn}", "log: {level: null}"}, nil, "log.level=info from 3.yaml:1"},
+		{"null in place of settings", []string{"log: {level: warn, access: {mode: all}}\nloops: 7", "log:"}, nil, "loops=7 from 2.yaml:2"},
+		{"null in place of settings in settings", []string{"log: {level: warn, access: {mode: all}}", "log: {access: }"}, nil, "log.level=warn from 2.yaml:1"},
+		{"settings after null", []string{"log: {level: warn}", "log:", "log: {format: console}"}, nil, "log.format=console from 4.yaml:1"},
+		{"null and a variable", []string{"log: {level: warn}", "log:"}, []string{"RDMABRIDGE_LOG_LEVEL=debug"}, "log.level=debug from RDMABRIDGE_LOG_LEVEL"},
+		{"empty text", []string{"log: {level: ''}"}, nil, "log.level=info from 2.yaml:1"},
+		{"empty text after text", []string{"log: {level: warn}", "log: {level: ''}"}, nil, "log.level=info from 3.yaml:1"},
+		{"empty settings", []string{"log: {level: warn}", "log: {}"}, nil, "log.level=warn from 2.yaml:1"},
+		{"a list", []string{"rpcbind: {address: ':111', allow: [10.0.0.0/8, 11.0.0.0/8]}", "\nrpcbind: {allow: [12.0.0.0/8]}"}, nil, "rpcbind.address=:111 from 2.yaml:1, rpcbind.allow=[12.0.0.0/8] from 3.yaml:2"},
+		{"null in place of a list", []string{"rpcbind: {address: ':111', allow: [10.0.0.0/8]}", "rpcbind: {allow: }"}, nil, "rpcbind.address=:111 from 2.yaml:1"},
+		{"an empty list", []string{"rpcbind: {address: ':111', allow: [10.0.0.0/8]}", "rpcbind: {allow: []}"}, nil, "rpcbind.address=:111 from 2.yaml:1"},
+		{"names with dots and capitals", []string{"tenants: [{name: A.b, clients: [10.0.0.1]}]", "Tenants: [{name: a.B, clients: [10.0.0.2]}]"}, nil, "tenants[A.b].name=A.b from 2.yaml:1, tenants[A.b].clients=[10.0.0.1/32] from 2.yaml:1, tenants[a.B].name=a.B from 3.yaml:1, tenants[a.B].clients=[10.0.0.2/32] from 3.yaml:1"},
+		{"null after a list that adds up", []string{"tenants: [{name: a, clients: [10.0.0.1]}]", "tenants:"}, nil, "tenants[a].name=a from 2.yaml:1, tenants[a].clients=[10.0.0.1/32] from 2.yaml:1"},
+		{"null before a list that adds up", []string{"tenants:", "tenants: [{name: a, clients: [10.0.0.1]}]"}, nil, "tenants[a].name=a from 3.yaml:1, tenants[a].clients=[10.0.0.1/32] from 3.yaml:1"},
+		{"programs do not add up", []string{"programs: [{program: 7, versions: [1], reply: 4KiB, effect: read_only}]", "programs: []"}, nil, ""},
+		{"an anchor is of one file", []string{"x-a: &a {level: warn}\nlog: *a", "log: *a"}, nil, "3.yaml:1: no line above has the anchor &a; write that, or the value in quotes if it begins with *"},
+		{"a wrong value that is replaced", []string{"loops: many", "loops: 7"}, nil, "loops=7 from 3.yaml:1"},
+		{"a wrong value of the last file", []string{"loops: 7", "loops: many"}, nil, `3.yaml:1: loops: write a whole number, not "many"`},
+		{"a value in place of settings", []string{"log: {level: warn}", "\nlog: json"}, nil, `3.yaml:2: log: write settings (name: value), not "json"; known here: access, format, level`},
+		{"a list in place of settings", []string{"log: {level: warn}", "log: [json]"}, nil, `3.yaml:1: log: write settings (name: value), not a list; known here: access, format, level`},
+		{"settings in place of a value", []string{"log: {level: warn}", "log: {level: {info: on}}"}, nil, `3.yaml:1: log.level: write text, not settings`},
+		{"settings in place of a list", []string{"rpcbind: {address: ':111', allow: [10.0.0.0/8]}", "rpcbind: {allow: {site: 12.0.0.0/8}}"}, nil, `3.yaml:1: rpcbind.allow: write a list, with - before each entry, not settings`},
+		{"a value in place of a list that adds up", []string{"tenants: [{name: a, clients: [10.0.0.1]}]", "tenants: a"}, nil, `3.yaml:1: tenants: write a list, such as ["a"], not "a"`},
+		{"an unknown path", []string{"log: {level: warn}\nlog.format: console"}, nil, `2.yaml:2: log.format: unknown setting; known here: admin, busy_poll, chunks, control, drain, handover, hardening, identity, listeners, log, loops, memory, programs, reload, rpcbind, tenants, tls, tracing, upstreams`},
+		{"variables", []string{"loops: 7"}, []string{"RDMABRIDGE_LOOPS=3", "RDMABRIDGE_MEMORY_BUDGET=64MiB", "RDMABRIDGE_HARDENING=off", "RDMABRIDGE_TRACING_SAMPLE=1%"}, "memory.budget=64MiB from RDMABRIDGE_MEMORY_BUDGET, tracing.sample=1% from RDMABRIDGE_TRACING_SAMPLE, hardening=off from RDMABRIDGE_HARDENING, loops=3 from RDMABRIDGE_LOOPS"},
+		{"a variable over a wrong value", []string{"loops: many"}, []string{"RDMABRIDGE_LOOPS=3"}, "loops=3 from RDMABRIDGE_LOOPS"},
+		{"an empty variable", []string{"loops: 7"}, []string{"RDMABRIDGE_LOOPS="}, "loops=7 from 2.yaml:1"},
+		{"variables of settings and of lists", []string{"log: {level: warn}"}, []string{"RDMABRIDGE_LOG=x", "RDMABRIDGE_LISTENERS=y", "RDMABRIDGE_TENANTS=z", "RDMABRIDGE_RPCBIND_ALLOW=10.0.0.0/8"}, "log.level=warn from 2.yaml:1"},
+		{"text that looks like a number", nil, []string{"RDMABRIDGE_IDENTITY=0123456789", "RDMABRIDGE_CONTROL_PATH=7"}, `RDMABRIDGE_CONTROL_PATH: control.path: "7" is not an absolute path; write one such as /run/rdmabridge/control.sock`},
+		{"a number that is none", nil, []string{"RDMABRIDGE_LOOPS=0x10", "RDMABRIDGE_TLS_WAITING=1.5", "RDMABRIDGE_TLS_HANDSHAKES=-1"}, `RDMABRIDGE_LOOPS: loops: write a whole number, not "0x10"
+RDMABRIDGE_TLS_HANDSHAKES: tls.handshakes: -1 is not greater than 0; write a whole number from 1
+RDMABRIDGE_TLS_WAITING: tls.waiting: write a whole number, not "1.5"`},
+		{"variables of other types", nil, []string{"RDMABRIDGE_HARDENING=maybe", "RDMABRIDGE_DRAIN_TIMEOUT=30", "RDMABRIDGE_MEMORY_BUDGET=lots", "RDMABRIDGE_LOG_ACCESS_SAMPLE=2"}, `RDMABRIDGE_DRAIN_TIMEOUT: drain.timeout: "30" has no unit; write one such as 30ms or 30s
+RDMABRIDGE_HARDENING: hardening: "maybe" is not a switch; write on or off
+RDMABRIDGE_LOG_ACCESS_SAMPLE: log.access.sample: "2" is not a part of all; write one above 0 and up to 1, such as 1% or 0.01
+RDMABRIDGE_MEMORY_BUDGET: memory.budget: "lots" is not a size; write one such as 4096, 64KiB, 1MiB or 1GiB`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			files := map[string]string{"1.yaml": head + tail}
+			for i, text := range tc.files {
+				files[fmt.Sprintf("%d.yaml", i+2)] = text + "\n"
+			}
+			dir := writeFiles(t, files)
+			c, err := LoadFiles([]string{dir}, withEnvironment(tc.variables...))
+			var got []string
+			if err != nil {
+				for line := range strings.SplitSeq(err.Error(), "\n") {
+					if line = strings.ReplaceAll(line, dir+"/", ""); !strings.Contains(line, " | ") { // an excerpt
+						got = append(got, line)
+					}
+				}
+			} else {
+				for _, s := range c.Settings() {
+					if s.Where != "" && filepath.Base(s.File) != "1.yaml" {
+						got = append(got, fmt.Sprintf("%s=%s from %s", s.Path, s.Value, strings.TrimPrefix(s.Where, dir+"/")))
+					}
+				}
+				got = []string{strings.Join(got, ", ")}
+			}
+			if all := strings.Join(got, "\n"); all != tc.want {
+				t.Errorf("got\n%s\nwant\n%s", all, tc.want)
+			}
+		})
 	}
 }

@@ -111,6 +111,36 @@ var mistakes = []struct{ name, old, next, want string }{
 	{"zero", "{connections: 4}", "{connections: 0}", `line 13: upstreams[0].pool.connections: 0 is not greater than 0; write a whole number from 1`},
 	{"a hand-over in a directory that is not there", "log:\n", "handover: {path: /srv/none/handover.sock}\nlog:\n", `line 21: handover.path: the directory /srv/none does not exist; make it, or write a path such as /run/rdmabridge/handover.sock`},
 	{"a relative path", "log:\n", "handover: {path: handover.sock}\nlog:\n", `line 21: handover.path: "handover.sock" is not an absolute path; write one such as /run/rdmabridge/handover.sock`},
+	{"a path that is too long", "log:\n", "handover: {path: /run/" + strings.Repeat("x", 100) + "}\nlog:\n", `line 21: handover.path: a path of 105 octets is too long for a Unix socket; write at most 99`},
+	{"an address in brackets without end", "10.1.0.5:20049", "'[fd00::5'", `line 12: upstreams[0].endpoints[0]: "[fd00::5" has no port; write [fd00::5]:20049`},
+	{"letters in IPv6", "10.1.0.5:20049", "'[fd00::xyz]:20049'", `line 12: upstreams[0].endpoints[0]: "[fd00::xyz]:20049": fd00::xyz is not an IPv6 address; write one such as [2001:db8::5]`},
+	{"signs in a host", "10.1.0.5:20049", "nfs!server:20049", `line 12: upstreams[0].endpoints[0]: "nfs!server:20049": the host has characters that a name cannot have; write a name or an address, then a colon and the port`},
+	{"a number that is no port", "127.0.0.1:9090", "909090", `line 20: admin.address: 909090 is not an address; write 127.0.0.1:9090, or ":9090" for every address of this host`},
+	{"a duration in words", "30s", "30 seconds", `line 23: drain.timeout: "30 seconds" is not a duration; write one such as 500ms, 5s or 1m30s`},
+	{"a size with a fraction", "1GiB", "1.5", `line 18: memory.budget: write a plain value, not 1.5`},
+	{"a size that is settings", "1GiB", "{octets: 1}", `line 18: memory.budget: write a plain value, not settings`},
+	{"a duration that is a list", "30s", "[30s]", `line 23: drain.timeout: write a plain value, not a list`},
+	{"a switch that is neither", "log:\n", "hardening: maybe\nlog:\n", `line 21: hardening: "maybe" is not a switch; write on or off`},
+	{"a part above all", "log:\n", "tracing: {endpoint: 'http://h:1', sample: 1.5}\nlog:\n", `line 21: tracing.sample: "1.5" is not a part of all; write one above 0 and up to 1, such as 1% or 0.01`},
+	{"a number in quotes", "{connections: 4}", "{connections: '4'}", `line 13: upstreams[0].pool.connections: write a whole number, not "4"`},
+	{"a negative number", "{connections: 4}", "{connections: -4}", `line 13: upstreams[0].pool.connections: -4 is not greater than 0; write a whole number from 1`},
+	{"a number that is a list", "{connections: 4}", "{connections: [4]}", `line 13: upstreams[0].pool.connections: write a whole number, not a list`},
+	{"a long text in place of a number", "{connections: 4}", "{connections: as many as there are clients of this server}", `line 13: upstreams[0].pool.connections: write a whole number, not "as many as there are clients of this ser..."`},
+	{"a version that is too large", "program: mount", "program: mount\n        versions: [4294967296]", `line 7: listeners[0].routes[0].versions[0]: write a whole number up to 4294967295, not 4294967296`},
+	{"a version in quotes", "program: mount", "program: mount\n        versions: ['3']", `line 7: listeners[0].routes[0].versions[0]: write a whole number up to 4294967295, not "3"`},
+	{"a number in place of a list", "program: mount", "program: mount\n        versions: 3", `line 7: listeners[0].routes[0].versions: write a list, such as [3], not 3`},
+	{"a word of YAML in place of text", "level: info", "level: true", `line 22: log.level: write text, in quotes, not true`},
+	{"settings in place of text", "level: info", "level: {info: on}", `line 22: log.level: write text, not settings`},
+	{"a list in place of text", "level: info", "level: [info]", `line 22: log.level: write text, not a list`},
+	{"a list in place of settings", "log:\n  level: info", "log: [level]", `line 21: log: write settings (name: value), not a list; known here: access, format, level`},
+	{"a text as an entry of settings", "upstreams:\n", "upstreams:\n  - third\n", `line 10: upstreams[0]: write settings (name: value), not "third"; known here: backoff, balance, endpoints, failover, ibverbs, inline, iwarp, layouts, name, pool, provider, proxy_protocol, source, timeouts, tls, transport`},
+	{"a list in a list", "[10.0.0.0/8]", "[[10.0.0.0/8]]", `line 8: listeners[0].allow[0]: write a plain value, not a list`},
+	{"a path with dots", "log:\n  level: info", "log.level: info", `line 21: log.level: unknown setting; known here: admin, busy_poll, chunks, control, drain, handover, hardening, identity, listeners, log, loops, memory, programs, reload, rpcbind, tenants, tls, tracing, upstreams`},
+	{"a setting twice, in capitals", "  level: info", "  level: info\n  LEVEL: warn", `line 23: log.level: line 22 has this setting already; remove one of the two`},
+	{"a setting without a value", "address: 0.0.0.0:2049", "address:", `line 3: listeners[0].address: this setting is required`},
+	{"a merged setting that is unknown", "log:\n", "x-log: &log {lvel: warn}\nlog:\n  <<: *log\n", `line 21: log.lvel: unknown setting; did you mean level?`},
+	{"an identity that is short", "log:\n", "identity: rdma\nlog:\n", `line 21: identity: 4 octets are too few or too many; write a text of 8 to 256 that no other bridge has`},
+	{"one line without a space", goodFile, "loops:2\n", `line 1: write settings (name: value), with a space after the colon: loops: 2`},
 }
 
 // mistakesKnown is a host at 10.1.0.7 without the directory /srv/none.
@@ -127,7 +157,7 @@ func TestMistakes(t *testing.T) {
 	if _, err := Load([]byte(goodFile), mistakesKnown()); err != nil {
 		t.Fatal(err)
 	}
-	if len(mistakes) < 50 {
+	if len(mistakes) < 86 {
 		t.Errorf("%d mistakes", len(mistakes))
 	}
 	for _, tc := range mistakes {

@@ -29,6 +29,10 @@ var badFiles = []struct{ name, file, want string }{
 		line 4: log: line 3 has this setting already; remove one of the two`},
 	{"twice in two cases", head + tail + "log: {level: info}\nLog: {level: warn}\n", `
 		line 4: log: line 3 has this setting already; remove one of the two`},
+	{"merges without anchors", head + tail + "log:\n  <<: base\ndrain: {<<: [base]}\n", `
+		line 4: map merge requires map or sequence of maps as the value
+		line 4: log: << merges settings from an anchor; write one such as *base
+		line 5: drain: << merges settings from an anchor; write one such as *base`},
 	{"two documents", head + tail + "---\nlog: {}\n", `
 		line 3: a second YAML document begins here; write only one`},
 	{"unknown", head + tail + "lgo: {level: info}\nmemory: {bugdet: 1GiB, x: null}\nlog.level: debug\n", `
