@@ -35,9 +35,9 @@ func commentsByLine(data []byte, src *source) map[int]string {
 
 // annotations returns the comment of each setting in Annotated, by its path without indices.
 func annotations() map[string]string {
-	r := &report{source: &source{positions: make(map[string]position)}}
+	r := &report{source: newSource()}
 	d, ok := parseDocument("", Annotated, r)
-	if !ok || !r.source.read(d, nil, nil, r) {
+	if !ok || !r.source.read(d, nil, r) {
 		panic("BUG: the annotated file is wrong: " + r.err().Error())
 	}
 	comments := commentsByLine(Annotated, r.source)

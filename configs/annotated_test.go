@@ -153,7 +153,7 @@ func normal(t *testing.T, path, value string, v reflect.Value) string {
 // defaults. The defaults that depend on a transport or on failover are those for the
 // values in c, or for the transport given.
 func bare(c *Config, transport Transport) *Config {
-	b := new(Config)
+	b := newLoader(Known{}).decode()
 	for _, l := range c.Listeners {
 		bl := Listener{Transport: cmp.Or(transport, l.Transport)}
 		for _, x := range l.Rules { // the defaults depend on these two

@@ -39,23 +39,15 @@ func decodeValue(from, to reflect.Value) (any, error) {
 	case Program:
 		return parseScalar(data, func(s string) (Program, error) { return Program(s), nil })
 	}
-	if err := checkKind(data, from.Kind(), to.Kind()); err != nil {
-		return nil, err
+	if to.Kind() == reflect.Slice && from.Kind() != reflect.Slice || to.Kind() == reflect.Struct && from.Kind() != reflect.Map {
+		return nil, nil // walk.kind has reported it
 	}
-	return data, nil
+	return data, checkKind(data, from.Kind(), to.Kind())
 }
 
 // checkKind rejects data of a kind that does not suit a setting of kind to.
 func checkKind(data any, from, to reflect.Kind) error {
 	switch to {
-	case reflect.Slice:
-		if from != reflect.Slice {
-			return fmt.Errorf("write a list%s, not %s", listOf(data), describe(data))
-		}
-	case reflect.Struct:
-		if from != reflect.Map {
-			return &notSettings{data}
-		}
 	case reflect.String:
 		if from != reflect.String {
 			return &notText{data}
@@ -134,26 +126,13 @@ func (e *notText) Error() string {
 	return fmt.Sprintf("write text, not %s", describe(e.data))
 }
 
-// A notSettings is the error of settings that are something else.
-type notSettings struct{ data any }
-
-func (e *notSettings) Error() string {
-	return fmt.Sprintf("write settings (name: value), not %s", describe(e.data))
-}
-
 // adviseDecode returns the text of err, which is about the setting at path, with what to write.
 func (r *report) adviseDecode(path string, err error) string {
 	var text *notText
-	var inner *notSettings
-	switch {
-	case errors.As(err, &text):
+	if errors.As(err, &text) {
 		n, ok := text.data.(int)
 		if advice := adviceFor(path, n); ok && advice != "" {
 			return fmt.Sprintf("%d is not an address; %s", n, advice)
-		}
-	case errors.As(err, &inner):
-		if s := schema.at(path); s != nil {
-			return inner.Error() + "; known here: " + strings.Join(s.sorted(), ", ")
 		}
 	}
 	return err.Error()

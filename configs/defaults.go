@@ -2,13 +2,40 @@ package configs
 
 import "runtime"
 
-// setDefaults sets every setting that the file leaves out.
-//
 // This file has all defaults of settings. cmd/rdmabridge passes each value on, and the
 // other packages have no defaults of their own. rdmabridge.yaml shows users the same
 // values: TestAnnotatedDefaults compares them.
 //
-// Some defaults depend on another setting, which is always set first.
+// Viper knows no default for the entries of a list, nor one that depends on another setting: setDefaults methods set
+// those. A default that depends on another setting comes after it.
+
+// defaults has the defaults that viper sets, by path, as a file has them.
+func defaults() map[string]any {
+	return map[string]any{
+		"tls.handshakes":    512,
+		"tls.waiting":       4096,
+		"chunks.io":         DefaultIO.String(),
+		"memory.budget":     defaultBudget.String(),
+		"rpcbind.address":   none,
+		"admin.address":     "127.0.0.1:9090",
+		"log.level":         "info",
+		"log.format":        formatJSON,
+		"log.access.mode":   AccessOff,
+		"log.access.slower": "100ms",
+		"log.access.sample": "1%",
+		"log.access.path":   AccessStderr,
+		"tracing.endpoint":  none,
+		"tracing.sample":    "0.1%",
+		"tracing.slower":    "1s",
+		"drain.timeout":     "30s",
+		"reload.watch":      "2s",
+		"handover.path":     none,
+		"hardening":         "on",
+		"loops":             defaultLoops,
+		"busy_poll":         none,
+	}
+}
+
 func (c *Config) setDefaults() {
 	for i := range c.Listeners {
 		c.Listeners[i].setDefaults()
@@ -16,20 +43,7 @@ func (c *Config) setDefaults() {
 	for i := range c.Upstreams {
 		c.Upstreams[i].setDefaults()
 	}
-	c.TLS.setDefaults()
-	fill(&c.Chunks.IO, DefaultIO)
 	fill(&c.Chunks.Reply, c.Chunks.IO+8*KiB)
-	fill(&c.Memory.Budget, defaultBudget)
-	fill(&c.RPCBind.Address, none)
-	fill(&c.Admin.Address, "127.0.0.1:9090")
-	c.Log.setDefaults()
-	c.Tracing.setDefaults()
-	fill(&c.Drain.Timeout, 30*second)
-	fill(&c.Reload.Watch, 2*second)
-	fill(&c.Handover.Path, none)
-	fill(&c.Hardening, On)
-	fill(&c.Loops, defaultLoops)
-	fill(&c.BusyPoll, noDuration)
 }
 
 func (l *Listener) setDefaults() {

@@ -2,6 +2,7 @@ package configs
 
 import (
 	"fmt"
+	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -10,37 +11,24 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-// An environment has the variables that files can name as ${NAME} or ${NAME:-default}, and that override
-// settings. A value from it is one scalar, whatever is in it: it adds neither settings nor entries of lists.
-type environment map[string]string
-
 // prefix begins the variables that override settings.
 const prefix = "RDMABRIDGE_"
-
-func environmentOf(k Known) environment {
-	e := make(environment)
-	if k.Environ != nil {
-		for _, v := range k.Environ() {
-			name, value, _ := strings.Cut(v, "=")
-			e[name] = value
-		}
-	}
-	return e
-}
 
 // expandedNodes are the values that have been expanded.
 type expandedNodes map[*yaml.Node]bool
 
-// expand expands all values of d. Names of settings and comments stay as they are.
-func (e environment) expand(d document, r *report) (expandedNodes, bool) {
-	x := expander{environment: e, document: d, r: r, nodes: make(expandedNodes)}
+// expand puts variables of the environment in the place of ${NAME} and ${NAME:-default} in all values of d. A value from
+// it is one scalar, whatever is in it: it adds neither settings nor entries of lists. Names of settings and comments
+// stay as they are.
+func (k Known) expand(d document, r *report) (expandedNodes, bool) {
+	x := expander{environment: k.Environment, document: d, r: r, nodes: make(expandedNodes)}
 	x.node(d.root)
 	return x.nodes, !x.failed
 }
 
 // An expander expands one document.
 type expander struct {
-	environment environment
+	environment bool // whether there is one
 	document    document
 	r           *report
 	nodes       expandedNodes
@@ -92,7 +80,10 @@ func (x *expander) scalar(n *yaml.Node) {
 			return
 		default:
 			name := rest[m[2]:m[3]]
-			value, ok := x.environment[name]
+			value, ok := "", false
+			if x.environment {
+				value, ok = os.LookupEnv(name)
+			}
 			if m[4] >= 0 && value == "" {
 				value, ok = rest[m[6]:m[7]], true
 			}
@@ -149,37 +140,14 @@ var variables = func() map[string]string {
 	return all
 }()
 
-// overrides returns a document for each variable that overrides a setting, in the order of the settings.
-func (e environment) overrides() (ds []document) {
-	for path, name := range variables {
-		value := e[name]
-		if value == "" {
-			continue
-		}
-		n := &yaml.Node{Kind: yaml.ScalarNode, Value: value}
-		parts := strings.Split(path, ".")
-		for _, part := range slices.Backward(parts) {
-			n = &yaml.Node{Kind: yaml.MappingNode, Content: []*yaml.Node{{Kind: yaml.ScalarNode, Tag: "!!str", Value: part}, n}}
-		}
-		ds = append(ds, document{name: name, root: n})
-	}
-	slices.SortFunc(ds, func(a, b document) int { return strings.Compare(a.name, b.name) })
-	return ds
-}
-
-// leaf returns the value of a document with one setting.
-func (d document) leaf() *yaml.Node {
-	n := d.root
-	for n.Kind == yaml.MappingNode {
-		n = n.Content[1]
-	}
-	return n
-}
-
-// unknown warns of variables whose names are almost those of settings. Others are left alone: Kubernetes sets
+// unknownVariables warns of variables whose names are almost those of settings. Others are left alone: Kubernetes sets
 // RDMABRIDGE_PORT and others for a Service with the name rdmabridge.
-func (e environment) unknown() (ps Problems) {
-	for name, value := range e {
+func (k Known) unknownVariables() (ps Problems) {
+	if !k.Environment {
+		return nil
+	}
+	for _, v := range os.Environ() {
+		name, value, _ := strings.Cut(v, "=")
 		if !strings.HasPrefix(name, prefix) || value == "" {
 			continue
 		}

@@ -6,9 +6,13 @@ import (
 )
 
 // withEnvironment is testKnown with variables.
-func withEnvironment(variables ...string) Known {
+func withEnvironment(t *testing.T, variables ...string) Known {
+	for _, v := range variables {
+		name, value, _ := strings.Cut(v, "=")
+		t.Setenv(name, value)
+	}
 	k := testKnown()
-	k.Environ = func() []string { return variables }
+	k.Environment = true
 	return k
 }
 
@@ -31,7 +35,7 @@ log: {access: {path: '/var/log/$${x}/$HOME', mode: all}}
 
 // TestExpansion: values from the environment have the type that their setting needs.
 func TestExpansion(t *testing.T) {
-	c, err := Load([]byte(expanded), withEnvironment("ID=12345678", "PORT=2049", "NETWORK=10.0.0.0/8", "LOOPS=", "CONNECTIONS=20"))
+	c, err := Load([]byte(expanded), withEnvironment(t, "ID=12345678", "PORT=2049", "NETWORK=10.0.0.0/8", "LOOPS=", "CONNECTIONS=20"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -65,16 +69,18 @@ func TestExpansionErrors(t *testing.T) {
 		case "an override of another type":
 			variables = append(variables, "RDMABRIDGE_LOOPS=many")
 		}
-		_, err := Load([]byte(tc.file), withEnvironment(variables...))
-		if err == nil || !strings.HasPrefix(err.Error(), tc.want) || strings.Count(err.Error(), "\n") != strings.Count(tc.want, "\n") {
-			t.Errorf("%s: %v, want %s", tc.name, err, tc.want)
-		}
+		t.Run(tc.name, func(t *testing.T) {
+			_, err := Load([]byte(tc.file), withEnvironment(t, variables...))
+			if err == nil || !strings.HasPrefix(err.Error(), tc.want) || strings.Count(err.Error(), "\n") != strings.Count(tc.want, "\n") {
+				t.Errorf("%v, want %s", err, tc.want)
+			}
+		})
 	}
 }
 
 // TestLongExpansion: a small file cannot name more than Load reads.
 func TestLongExpansion(t *testing.T) {
-	_, err := Load([]byte(head+tail+"identity: "+strings.Repeat("${A}", 1000)+"\n"), withEnvironment("A="+strings.Repeat("x", 10_000)))
+	_, err := Load([]byte(head+tail+"identity: "+strings.Repeat("${A}", 1000)+"\n"), withEnvironment(t, "A="+strings.Repeat("x", 10_000)))
 	if err == nil || !strings.Contains(err.Error(), "line 3: the values from the environment are longer than 1MiB") {
 		t.Error("a value of 10 MB is loaded")
 	}
@@ -83,7 +89,7 @@ func TestLongExpansion(t *testing.T) {
 // TestOverrides: variables override files, and empty ones do not.
 func TestOverrides(t *testing.T) {
 	c, err := Load([]byte(head+tail+"log: {level: warn}\nidentity: from-the-file\n"),
-		withEnvironment("RDMABRIDGE_LOG_LEVEL=debug", "RDMABRIDGE_LOG_ACCESS_SLOWER=2s", "RDMABRIDGE_LOOPS=2", "RDMABRIDGE_IDENTITY=123456789", "RDMABRIDGE_DRAIN_TIMEOUT=",
+		withEnvironment(t, "RDMABRIDGE_LOG_LEVEL=debug", "RDMABRIDGE_LOG_ACCESS_SLOWER=2s", "RDMABRIDGE_LOOPS=2", "RDMABRIDGE_IDENTITY=123456789", "RDMABRIDGE_DRAIN_TIMEOUT=",
 			"RDMABRIDGE_PORT=tcp://10.0.0.1:2049", "RDMABRIDGE_LOG_LEVELS=info", "RDMABRIDGE_LAB=1"))
 	if err != nil {
 		t.Fatal(err)

@@ -30,7 +30,7 @@ func TestFiles(t *testing.T) {
 		"20-more.yaml~": "nor: this\n",
 		"README.md":     "text",
 	})
-	c, err := LoadFiles([]string{dir}, withEnvironment("RDMABRIDGE_LOG_FORMAT=console"))
+	c, err := LoadFiles([]string{dir}, withEnvironment(t, "RDMABRIDGE_LOG_FORMAT=console"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +87,7 @@ b.yaml:5: listeners[2].upstream: no upstream is named "t"; write s, or add one`}
 	if _, err := LoadFiles([]string{t.TempDir()}, testKnown()); err == nil || !strings.Contains(err.Error(), "no file in it ends in .yaml or .yml") {
 		t.Errorf("an empty directory: %v", err)
 	}
-	if got := LogFormat(append(at("a.yaml"), "/not/there"), withEnvironment("RDMABRIDGE_LOG_FORMAT=console")); got != FormatConsole {
+	if got := LogFormat(append(at("a.yaml"), "/not/there"), withEnvironment(t, "RDMABRIDGE_LOG_FORMAT=console")); got != FormatConsole {
 		t.Errorf("the format is %s", got)
 	}
 }
@@ -125,6 +125,8 @@ func TestFilesTogether(t *testing.T) {
 		{"a list in place of settings", []string{"log: {level: warn}", "log: [json]"}, nil, `3.yaml:1: log: write settings (name: value), not a list; known here: access, format, level`},
 		{"settings in place of a value", []string{"log: {level: warn}", "log: {level: {info: on}}"}, nil, `3.yaml:1: log.level: write text, not settings`},
 		{"settings in place of a list", []string{"rpcbind: {address: ':111', allow: [10.0.0.0/8]}", "rpcbind: {allow: {site: 12.0.0.0/8}}"}, nil, `3.yaml:1: rpcbind.allow: write a list, with - before each entry, not settings`},
+		{"empty settings in place of a list", []string{"rpcbind: {allow: {}}"}, nil, `2.yaml:1: rpcbind.allow: write a list, with - before each entry, not settings`},
+		{"a value in place of settings that are replaced", []string{"log: json", "log: {level: warn}"}, nil, `2.yaml:1: log: write settings (name: value), not "json"; known here: access, format, level`},
 		{"a value in place of a list that adds up", []string{"tenants: [{name: a, clients: [10.0.0.1]}]", "tenants: a"}, nil, `3.yaml:1: tenants: write a list, such as ["a"], not "a"`},
 		{"an unknown path", []string{"log: {level: warn}\nlog.format: console"}, nil, `2.yaml:2: log.format: unknown setting; known here: admin, busy_poll, chunks, control, drain, handover, hardening, identity, listeners, log, loops, memory, programs, reload, rpcbind, tenants, tls, tracing, upstreams`},
 		{"variables", []string{"loops: 7"}, []string{"RDMABRIDGE_LOOPS=3", "RDMABRIDGE_MEMORY_BUDGET=64MiB", "RDMABRIDGE_HARDENING=off", "RDMABRIDGE_TRACING_SAMPLE=1%"}, "memory.budget=64MiB from RDMABRIDGE_MEMORY_BUDGET, tracing.sample=1% from RDMABRIDGE_TRACING_SAMPLE, hardening=off from RDMABRIDGE_HARDENING, loops=3 from RDMABRIDGE_LOOPS"},
@@ -146,7 +148,7 @@ RDMABRIDGE_MEMORY_BUDGET: memory.budget: "lots" is not a size; write one such as
 				files[fmt.Sprintf("%d.yaml", i+2)] = text + "\n"
 			}
 			dir := writeFiles(t, files)
-			c, err := LoadFiles([]string{dir}, withEnvironment(tc.variables...))
+			c, err := LoadFiles([]string{dir}, withEnvironment(t, tc.variables...))
 			var got []string
 			if err != nil {
 				for line := range strings.SplitSeq(err.Error(), "\n") {

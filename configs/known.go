@@ -16,7 +16,7 @@ type Known struct {
 	ListenerTLS func(*ListenerTLS) (warnings []string, err error) // why the files cannot be used; nil does not ask
 	TLSName     func(string) error                                // why this is no pattern of names in certificates; nil does not ask
 	UpstreamTLS func(*UpstreamTLS) (warnings []string, err error) // the same
-	Environ     func() []string                                   // the environment: NAME=value; nil has none
+	Environment bool                                              // whether files can name variables of the environment, and those override settings
 	HasAddress  func(netip.Addr) bool                             // whether this host has the address; nil knows loopback alone
 	Directory   func(path string) bool                            // whether this host has the directory; nil does not ask
 	Tracing     func() error                                      // why this build cannot send traces; nil if it can

@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/viper"
@@ -70,8 +73,8 @@ func LogFormat(paths []string, k Known) string {
 			l.add(path, data)
 		}
 	}
-	l.addVariables()
-	if log, ok := l.values["log"].(map[string]any); ok && log["format"] == FormatConsole {
+	l.bindVariables()
+	if l.v.GetString("log.format") == FormatConsole {
 		return FormatConsole
 	}
 	return formatJSON
@@ -95,17 +98,20 @@ func readAll(r io.Reader) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// A loader makes one configuration of documents.
+// A loader makes one configuration of documents. Viper has the values: defaults, the documents in their order,
+// variables of the environment. Nodes of the documents have the positions.
 type loader struct {
-	k           Known
-	r           *report
-	environment environment
-	values      map[string]any // of all documents so far
+	k Known
+	r *report
+	v *viper.Viper
 }
 
 func newLoader(k Known) *loader {
-	r := &report{source: &source{positions: make(map[string]position)}}
-	return &loader{k: k, r: r, environment: environmentOf(k), values: make(map[string]any)}
+	l := &loader{k: k, r: &report{source: newSource()}, v: viper.New()}
+	for path, value := range defaults() {
+		l.v.SetDefault(path, value)
+	}
+	return l
 }
 
 // add adds a file. It reports whether its values are of any use.
@@ -115,81 +121,73 @@ func (l *loader) add(name string, data []byte) bool {
 	if !ok || d.root == nil {
 		return ok
 	}
-	expanded, ok := l.environment.expand(d, l.r)
-	return l.put(d, expanded) && ok
-}
-
-// put adds a document. Nodes that are expanded have a value from the environment.
-func (l *loader) put(d document, expanded expandedNodes) bool {
-	if !l.r.source.read(d, l.values, expanded, l.r) {
+	expanded, ok := l.k.expand(d, l.r)
+	if !l.r.source.read(d, expanded, l.r) {
 		return false
 	}
-	l.merge(l.values, d.values(l.r), "", d.name)
-	return true
+	_ = l.v.MergeConfigMap(l.forViper(d.values(l.r))) // never an error
+	return ok
 }
 
-// addVariables adds the settings that the environment has.
-func (l *loader) addVariables() {
-	for _, d := range l.environment.overrides() {
-		l.r.files = append(l.r.files, d.name)
-		l.put(d, expandedNodes{d.leaf(): true})
+// forViper makes of the values of a document what viper merges as users expect. Viper replaces every list, ignores a
+// null that is to replace settings, and takes an unknown setting with a dot in its name for a path. Names of listeners
+// and of other things are values, so viper changes neither their dots nor their capitals.
+func (l *loader) forViper(values map[string]any) map[string]any {
+	schema.prune(values)
+	for name, s := range schema.names {
+		if s.named() { // these lists add up
+			earlier, _ := l.v.Get(name).([]any)
+			more, _ := values[name].([]any)
+			values[name] = append(earlier, more...)
+		}
 	}
+	return values
 }
 
-// merge puts the settings within path of the document file over those before.
-func (l *loader) merge(into, from map[string]any, path, file string) {
-	for name, next := range from {
-		p := name
-		if path != "" {
-			p = path + "." + name
+// bindVariables lets variables of the environment override settings. An empty one overrides nothing.
+func (l *loader) bindVariables() {
+	if !l.k.Environment {
+		return
+	}
+	for _, path := range slices.Sorted(maps.Keys(variables)) {
+		name := variables[path]
+		l.v.MustBindEnv(path, name)
+		value := os.Getenv(name)
+		if value == "" {
+			continue
 		}
-		switch before := into[name].(type) {
-		case map[string]any:
-			if next, ok := next.(map[string]any); ok {
-				l.merge(before, next, p, file)
-				continue
-			}
-		case []any:
-			if sc := schema.at(p); sc != nil && sc.named() {
-				if next == nil {
-					continue
-				}
-				if next, ok := next.([]any); ok {
-					into[name] = append(before, next...)
-					continue
-				}
-			}
+		l.r.files = append(l.r.files, name)
+		l.r.source.positions[path] = position{file: name}
+		if n, err := strconv.Atoi(value); err == nil && !schema.find(path).text {
+			l.v.Set(path, n) // viper has each variable as text, and text is no number in a file
 		}
-		into[name] = next
-		l.r.source.forget(p, file)
 	}
 }
 
 // config makes the configuration, unless the documents are of no use.
 func (l *loader) config(usable bool) (*Config, error) {
-	l.addVariables()
+	l.bindVariables()
 	if !usable {
 		return nil, l.r.err()
 	}
-	// No key can contain this delimiter, so viper reads a.b: as one unknown key and
-	// not as a path.
-	v := viper.NewWithOptions(viper.KeyDelimiter("\x00"))
-	if err := v.MergeConfigMap(l.values); err != nil {
-		l.r.addf("", "%v", err)
-		return nil, l.r.err()
-	}
-	c := &Config{source: l.r.source, files: l.r.files}
-	if err := v.Unmarshal(c, viper.DecodeHook(decodeValue)); err != nil {
-		l.r.addDecode(err)
-	}
-	c.setDefaults()
+	c := l.decode()
 	c.validate(l.k, l.r)
 	if err := l.r.err(); err != nil {
 		return nil, err
 	}
 	c.warn(l.k, l.r)
-	c.warnings = append(c.warnings, l.environment.unknown()...)
+	c.warnings = append(c.warnings, l.k.unknownVariables()...)
 	return c, nil
+}
+
+// decode returns what viper has, with all defaults.
+func (l *loader) decode() *Config {
+	c := &Config{source: l.r.source, files: l.r.files}
+	if err := l.v.Unmarshal(c, viper.DecodeHook(decodeValue)); err != nil {
+		l.r.addDecode(err)
+	}
+	c.setDefaults()
+	return c
 }
 
 // inFiles names the files, for problems that belong to no line.

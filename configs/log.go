@@ -35,15 +35,6 @@ const (
 // Enabled reports whether the file asks for an access log.
 func (a *AccessLog) Enabled() bool { return a.Mode != AccessOff }
 
-func (l *Log) setDefaults() {
-	fill(&l.Level, "info")
-	fill(&l.Format, formatJSON)
-	fill(&l.Access.Mode, AccessOff)
-	fill(&l.Access.Slower, second/10)
-	fill(&l.Access.Sample, 0.01)
-	fill(&l.Access.Path, AccessStderr)
-}
-
 func (l *Log) validate(r *report) {
 	r.oneOf("log.level", l.Level, "debug", "info", "warn", "error")
 	r.oneOf("log.format", l.Format, formatJSON, FormatConsole)
@@ -64,12 +55,6 @@ type Tracing struct {
 
 // Enabled reports whether the file asks for traces.
 func (t *Tracing) Enabled() bool { return t.Endpoint != none }
-
-func (t *Tracing) setDefaults() {
-	fill(&t.Endpoint, none)
-	fill(&t.Sample, 0.001)
-	fill(&t.Slower, second)
-}
 
 func (t *Tracing) validate(k Known, r *report) {
 	if !t.Enabled() {

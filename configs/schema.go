@@ -16,7 +16,7 @@ type settings struct {
 }
 
 // named reports whether there is a list of things with names, to which a later file adds.
-func (s *settings) named() bool { return s.list && s.names["name"] != nil }
+func (s *settings) named() bool { return s != nil && s.list && s.names["name"] != nil }
 
 // schema has all settings of a file.
 var schema = settingsOf(reflect.TypeFor[Config]())
@@ -39,6 +39,30 @@ func settingsOf(t reflect.Type) *settings {
 	return s
 }
 
+// prune removes from values, which a document has for s, the settings that are unknown. Null for settings becomes null
+// for each of them. Empty text becomes null, which is the default.
+func (s *settings) prune(values map[string]any) {
+	for name, v := range values {
+		sub := s.names[name]
+		switch {
+		case sub == nil:
+			delete(values, name)
+		case sub.text && v == "":
+			values[name] = nil
+		case !sub.list && len(sub.names) > 0:
+			inner, ok := v.(map[string]any)
+			if !ok {
+				inner = make(map[string]any)
+				for n := range sub.names {
+					inner[n] = nil
+				}
+				values[name] = inner
+			}
+			sub.prune(inner)
+		}
+	}
+}
+
 // entry returns the settings of an entry of the list s.
 func (s *settings) entry() *settings {
 	if s == nil {
@@ -50,15 +74,12 @@ func (s *settings) entry() *settings {
 // index is the index of an entry of a list in a path.
 var index = regexp.MustCompile(`\[\d+\]`)
 
-// at returns the settings within the setting at path, or nil.
-func (s *settings) at(path string) *settings {
-	for name := range strings.SplitSeq(index.ReplaceAllString(path, ""), ".") {
+// find returns the setting at path, which has no index, or nil.
+func (s *settings) find(path string) *settings {
+	for name := range strings.SplitSeq(path, ".") {
 		if s = s.names[name]; s == nil {
 			return nil
 		}
-	}
-	if len(s.names) == 0 {
-		return nil
 	}
 	return s
 }

@@ -2,6 +2,7 @@ package configs
 
 import (
 	"fmt"
+	"maps"
 	"strings"
 
 	"go.yaml.in/yaml/v4"
@@ -21,7 +22,12 @@ type position struct {
 // unknown ones among them would not be reported.
 type source struct {
 	positions map[string]position // by path in lower case, as viper has it; an index counts through all files
+	entries   map[string]int      // so far, of lists that add up, by path
 	nodes     int                 // visited so far
+}
+
+func newSource() *source {
+	return &source{positions: make(map[string]position), entries: make(map[string]int)}
 }
 
 // position returns the position of the setting at path, or of the nearest setting around it. It
@@ -58,16 +64,15 @@ type walk struct {
 	file   string
 	r      *report
 
-	earlier  map[string]any  // the settings of the documents before this one
 	expanded expandedNodes   // values from the environment
 	own      map[string]bool // paths of settings of this document
 	unusable bool            // whether the values mean something else than they look like
 }
 
-// read visits the document d, which comes after those that have the earlier settings. It reports whether the
-// values of d are of any use.
-func (s *source) read(d document, earlier map[string]any, expanded expandedNodes, r *report) bool {
-	w := walk{source: s, file: d.name, earlier: earlier, expanded: expanded, own: make(map[string]bool), r: r}
+// read visits the document d, which comes after those that it has visited before. It reports whether the values of d
+// are of any use.
+func (s *source) read(d document, expanded expandedNodes, r *report) bool {
+	w := walk{source: s, file: d.name, expanded: expanded, own: make(map[string]bool), r: r}
 	d.removeAnchors()
 	if err := w.value(d.root, "", schema); err != nil {
 		r.add(problem{File: d.name, Text: err.Error()})
@@ -76,13 +81,9 @@ func (s *source) read(d document, earlier map[string]any, expanded expandedNodes
 	return !w.unusable
 }
 
-// forget removes the positions within path that are not of the document file, which has replaced that setting.
-func (s *source) forget(path, file string) {
-	for p, at := range s.positions {
-		if p != path && within(p, path) && at.file != file {
-			delete(s.positions, p)
-		}
-	}
+// forget removes the positions within the setting at path, which a later document replaces.
+func (s *source) forget(path string) {
+	maps.DeleteFunc(s.positions, func(p string, _ position) bool { return p != path && within(p, path) })
 }
 
 // at returns the position of n.
@@ -98,11 +99,22 @@ func (w *walk) value(n *yaml.Node, path string, sc *settings) error {
 		return err
 	}
 	w.setType(n, sc)
-	switch n.Kind {
-	case yaml.AliasNode:
+	if n.Kind == yaml.AliasNode {
 		return w.value(n.Alias, path, sc)
+	}
+	if !w.kind(n, path, sc) {
+		return nil
+	}
+	if n.Kind != yaml.MappingNode && !sc.named() && !strings.Contains(path, "[") { // entries of a list are of one file
+		w.source.forget(path)
+	}
+	switch n.Kind {
 	case yaml.SequenceNode:
-		first := w.first(path, sc)
+		first := 0
+		if sc.named() {
+			first = w.source.entries[path]
+			w.source.entries[path] += len(n.Content)
+		}
 		for i, e := range n.Content {
 			p := fmt.Sprintf("%s[%d]", path, first+i)
 			w.source.positions[p] = w.at(e)
@@ -115,12 +127,27 @@ func (w *walk) value(n *yaml.Node, path string, sc *settings) error {
 			}
 		}
 	case yaml.MappingNode:
-		if sc != nil && sc.list {
-			return nil // decodeValue reports it
-		}
 		return w.mapping(n, path, sc, false)
 	}
 	return nil
+}
+
+// kind reports whether n is the list or the settings that belong at path. Viper would ignore another value if an
+// earlier document has them.
+func (w *walk) kind(n *yaml.Node, path string, sc *settings) bool {
+	isList := sc != nil && sc.list
+	isSettings := sc != nil && !sc.list && len(sc.names) > 0
+	if n.ShortTag() == "!!null" || (!isList || n.Kind == yaml.SequenceNode) && (!isSettings || n.Kind == yaml.MappingNode) {
+		return true
+	}
+	var data any
+	_ = n.Load(&data) // the file has been parsed
+	if isList {
+		w.r.addf(path, "write a list%s, not %s", listOf(data), describe(data))
+	} else {
+		w.r.addf(path, "write settings (name: value), not %s; known here: %s", describe(data), strings.Join(sc.sorted(), ", "))
+	}
+	return false
 }
 
 // setType makes n what the setting sc needs, if it is a value from the environment.
@@ -128,16 +155,6 @@ func (w *walk) setType(n *yaml.Node, sc *settings) {
 	if w.expanded[n] {
 		setType(n, sc != nil && sc.text)
 	}
-}
-
-// first returns the index of the first entry of a list: lists of things with names go on where those of earlier
-// documents end.
-func (w *walk) first(path string, sc *settings) int {
-	if sc == nil || !sc.named() {
-		return 0
-	}
-	before, _ := w.earlier[path].([]any)
-	return len(before)
 }
 
 // count bounds how many nodes a walk visits. Nested aliases can stand for very many.

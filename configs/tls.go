@@ -42,11 +42,6 @@ const (
 	maxWaitingHandshakes = 1 << 20
 )
 
-func (t *TLSBudget) setDefaults() {
-	fill(&t.Handshakes, 512)
-	fill(&t.Waiting, 4096)
-}
-
 func (t *TLSBudget) validate(r *report) {
 	r.atMost("tls.handshakes", t.Handshakes, maxHandshakes)
 	r.atMost("tls.waiting", t.Waiting, maxWaitingHandshakes)

@@ -24,7 +24,7 @@ var known = configs.Known{
 	ListenerTLS: listenerTLSError,
 	UpstreamTLS: upstreamTLSError,
 	TLSName:     func(s string) error { _, err := tlsconf.ParsePattern(s); return err },
-	Environ:     os.Environ,
+	Environment: true,
 	HasAddress:  hasAddress,
 	Directory:   isDirectory,
 	Tracing:     tracingError,

@@ -68,7 +68,7 @@ func runDemo(a demo.Addresses, out, errOut io.Writer, signals <-chan os.Signal, 
 		return err
 	}
 	own := known
-	own.Environ = nil // the flags say what differs
+	own.Environment = false // the flags say what differs
 	c, err := configs.Load(text, own)
 	if err != nil {
 		return fmt.Errorf("demo: %w\nin%s", err, text)

@@ -131,7 +131,7 @@ func (p *initPlan) config() ([]byte, error) {
 		return nil, failed(err)
 	}
 	own := known
-	own.Environ = nil
+	own.Environment = false
 	if _, err := configs.Load(text.Bytes(), own); err != nil {
 		return nil, fmt.Errorf("these answers give no configuration: %w", err)
 	}
