@@ -169,19 +169,20 @@ var addressSettings = []struct {
 	{regexp.MustCompile(`^admin\.address$`), portAdmin},
 }
 
-// adviceFor returns what to write in place of a number where an address belongs, or "".
+// adviceFor says what to write in place of the number n where an address belongs, or returns "".
 func adviceFor(path string, n int) string {
 	for _, a := range addressSettings {
 		if !a.path.MatchString(path) {
 			continue
 		}
+		port := n
 		if n <= 0 || n > 65535 {
-			n = a.port
+			port = a.port
 		}
 		if strings.HasPrefix(path, "upstreams") {
-			return fmt.Sprintf("write the host of the server, too, such as 10.1.0.5:%d", n)
+			return fmt.Sprintf("%d is not an address; write the host of the server, too, such as 10.1.0.5:%d", n, port)
 		}
-		return fmt.Sprintf("write 127.0.0.1:%d, or \":%d\" for every address of this host", n, n)
+		return fmt.Sprintf("%d is not an address; write 127.0.0.1:%d, or \":%d\" for every address of this host", n, port, port)
 	}
 	return ""
 }

@@ -1,6 +1,7 @@
 package configs
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"reflect"
@@ -8,62 +9,65 @@ import (
 	"strings"
 )
 
-// decodeValue is the hook that mapstructure calls before it converts a value. It parses
-// the types of this package, and rejects values that mapstructure would convert
-// silently, such as a number where a list belongs.
-func decodeValue(from, to reflect.Value) (any, error) {
-	if from.Kind() == reflect.Interface {
-		from = from.Elem()
-	}
-	data := from.Interface()
-	switch to.Interface().(type) {
-	case Size:
-		return parseScalar(data, ParseSize)
-	case Duration:
-		return parseScalar(data, parseDuration)
-	case Fraction:
-		if f, ok := data.(float64); ok {
-			data = strconv.FormatFloat(f, 'g', -1, 64)
-		}
-		return parseScalar(data, parseFraction)
-	case Switch:
-		return parseScalar(data, parseSwitch)
-	case Prefix:
-		return parseScalar(data, parsePrefix)
-	case Ports:
-		return parseScalar(data, parsePorts)
-	case IDs:
-		return parseScalar(data, parseIDs)
-	case Procedure:
-		return parseScalar(data, func(s string) (Procedure, error) { return Procedure(s), nil })
-	case Program:
-		return parseScalar(data, func(s string) (Program, error) { return Program(s), nil })
-	}
-	if to.Kind() == reflect.Slice && from.Kind() != reflect.Slice || to.Kind() == reflect.Struct && from.Kind() != reflect.Map {
-		return nil, nil // walk.kind has reported it
-	}
-	return data, checkKind(data, from.Kind(), to.Kind())
+// parsers parse the single values of the types of this package.
+var parsers = map[reflect.Type]func(string) (any, error){
+	reflect.TypeFor[Size]():      parser(ParseSize),
+	reflect.TypeFor[Duration]():  parser(parseDuration),
+	reflect.TypeFor[Fraction]():  parser(parseFraction),
+	reflect.TypeFor[Switch]():    parser(parseSwitch),
+	reflect.TypeFor[Prefix]():    parser(parsePrefix),
+	reflect.TypeFor[Ports]():     parser(parsePorts),
+	reflect.TypeFor[IDs]():       parser(parseIDs),
+	reflect.TypeFor[Procedure](): func(s string) (any, error) { return Procedure(s), nil },
+	reflect.TypeFor[Program]():   func(s string) (any, error) { return Program(s), nil },
 }
 
-// checkKind rejects data of a kind that does not suit a setting of kind to.
-func checkKind(data any, from, to reflect.Kind) error {
-	switch to {
+func parser[T any](parse func(string) (T, error)) func(string) (any, error) {
+	return func(s string) (any, error) { return parse(s) }
+}
+
+// decodeValue is the hook that mapstructure calls before it converts a value. It parses
+// the types of this package, and rejects values that mapstructure would convert
+// silently, such as a number where text belongs.
+func decodeValue(from, to reflect.Value) (any, error) {
+	data := from.Interface()
+	if parse, ok := parsers[to.Type()]; ok {
+		switch data.(type) {
+		case string, int, int64, uint64, bool:
+			return parse(fmt.Sprint(data))
+		case float64:
+			if to.Type() == reflect.TypeFor[Fraction]() {
+				return parse(fmt.Sprint(data))
+			}
+		}
+		return nil, fmt.Errorf("write a plain value, not %s", describe(data))
+	}
+	n, isNumber := data.(int)
+	switch to.Kind() {
+	case reflect.Slice:
+		if from.Kind() != reflect.Slice {
+			return nil, nil // walk.kind has reported it
+		}
+	case reflect.Struct:
+		if from.Kind() != reflect.Map {
+			return nil, nil
+		}
 	case reflect.String:
-		if from != reflect.String {
-			return &notText{data}
+		if from.Kind() != reflect.String {
+			return nil, &notText{data}
 		}
 	case reflect.Int:
-		if n, ok := data.(int); !ok {
-			return fmt.Errorf("write a whole number, not %s", describe(data))
+		if !isNumber {
+			return nil, fmt.Errorf("write a whole number, not %s", describe(data))
 		} else if n <= 0 {
-			return fmt.Errorf("%d is not greater than 0; write a whole number from 1", n)
+			return nil, fmt.Errorf("%d is not greater than 0; write a whole number from 1", n)
 		}
 	case reflect.Uint32:
-		if n, ok := data.(int); !ok || n < 0 || n > 1<<32-1 {
-			return fmt.Errorf("write a whole number up to 4294967295, not %s", describe(data))
+		if !isNumber || n < 0 || n > 1<<32-1 {
+			return nil, fmt.Errorf("write a whole number up to 4294967295, not %s", describe(data))
 		}
 	}
-	return nil
+	return data, nil
 }
 
 // listOf returns how a list with data looks.
@@ -79,20 +83,6 @@ func listOf(data any) string {
 		return ", with - before each entry"
 	}
 	return ""
-}
-
-// parseScalar parses a value that is neither a list nor a mapping.
-func parseScalar[T any](data any, parse func(string) (T, error)) (any, error) {
-	switch data.(type) {
-	case string, int, int64, uint64, bool:
-	default:
-		return nil, fmt.Errorf("write a plain value, not %s", describe(data))
-	}
-	v, err := parse(fmt.Sprint(data))
-	if err != nil {
-		return nil, err
-	}
-	return v, nil
 }
 
 // describe returns a short description of data for a message.
@@ -126,18 +116,6 @@ func (e *notText) Error() string {
 	return fmt.Sprintf("write text, not %s", describe(e.data))
 }
 
-// adviseDecode returns the text of err, which is about the setting at path, with what to write.
-func (r *report) adviseDecode(path string, err error) string {
-	var text *notText
-	if errors.As(err, &text) {
-		n, ok := text.data.(int)
-		if advice := adviceFor(path, n); ok && advice != "" {
-			return fmt.Sprintf("%d is not an address; %s", n, advice)
-		}
-	}
-	return err.Error()
-}
-
 // addDecode adds the problems that mapstructure found. Its error is a tree, whose leaves
 // have the names of settings.
 func (r *report) addDecode(err error) {
@@ -150,8 +128,14 @@ func (r *report) addDecode(err error) {
 		Name() string
 		Unwrap() error
 	}:
-		path := strings.ToLower(e.Name())
-		r.addf(path, "%s", r.adviseDecode(path, e.Unwrap()))
+		path, text := strings.ToLower(e.Name()), e.Unwrap().Error()
+		var wrong *notText
+		if errors.As(e.Unwrap(), &wrong) {
+			if n, ok := wrong.data.(int); ok {
+				text = cmp.Or(adviceFor(path, n), text)
+			}
+		}
+		r.addf(path, "%s", text)
 	case interface{ Unwrap() error }:
 		r.addDecode(e.Unwrap())
 	default:
