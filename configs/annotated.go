@@ -37,7 +37,7 @@ func commentsByLine(data []byte, src *source) map[int]string {
 func annotations() map[string]string {
 	r := &report{source: newSource()}
 	d, ok := parseDocument("", Annotated, r)
-	if !ok || !r.source.read(d, nil, r) {
+	if !ok || r.source.read(d, false, r).unusable {
 		panic("BUG: the annotated file is wrong: " + r.err().Error())
 	}
 	comments := commentsByLine(Annotated, r.source)

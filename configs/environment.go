@@ -14,54 +14,16 @@ import (
 // prefix begins the variables that override settings.
 const prefix = "RDMABRIDGE_"
 
-// expandedNodes are the values that have been expanded.
-type expandedNodes map[*yaml.Node]bool
-
-// expand puts variables of the environment in the place of ${NAME} and ${NAME:-default} in all values of d. A value from
-// it is one scalar, whatever is in it: it adds neither settings nor entries of lists. Names of settings and comments
-// stay as they are.
-func (k Known) expand(d document, r *report) (expandedNodes, bool) {
-	x := expander{environment: k.Environment, document: d, r: r, nodes: make(expandedNodes)}
-	x.node(d.root)
-	return x.nodes, !x.failed
-}
-
-// An expander expands one document.
-type expander struct {
-	environment bool // whether there is one
-	document    document
-	r           *report
-	nodes       expandedNodes
-	length      int // of all values so far
-	failed      bool
-}
-
-func (x *expander) node(n *yaml.Node) {
-	switch n.Kind {
-	case yaml.MappingNode:
-		for i := 1; i < len(n.Content); i += 2 {
-			x.node(n.Content[i])
-		}
-	case yaml.SequenceNode:
-		for _, e := range n.Content {
-			x.node(e)
-		}
-	case yaml.ScalarNode:
-		x.scalar(n)
-	}
-}
-
 // reference is what a value can name: $${, ${NAME}, ${NAME:-default}, or something that is none of these.
 var reference = regexp.MustCompile(`\$\$\{|\$\{(?:([A-Za-z_][A-Za-z0-9_]*)(:-([^}]*))?\})?`)
 
-// scalar expands the value n.
-func (x *expander) scalar(n *yaml.Node) {
-	if !strings.Contains(n.Value, "${") {
-		return
-	}
-	fail := func(format string, args ...any) {
-		x.failed = true
-		x.r.add(problem{File: x.document.name, Line: n.Line, Text: fmt.Sprintf(format, args...)})
+// expand puts variables of the environment in the place of ${NAME} and ${NAME:-default} in n, and reports whether it
+// did. A value from the environment is one scalar, whatever is in it: it adds neither settings nor entries of lists.
+func (w *walk) expand(n *yaml.Node) (expanded bool) {
+	fail := func(format string, args ...any) bool {
+		w.incomplete = true
+		w.report(n, "", format, args...)
+		return false
 	}
 	var out strings.Builder
 	rest := n.Value
@@ -76,33 +38,31 @@ func (x *expander) scalar(n *yaml.Node) {
 		case all == "$${":
 			out.WriteString("${")
 		case m[2] < 0:
-			fail("%q is not complete; write ${NAME} or ${NAME:-default}, or $${ for these two characters", rest[m[0]:])
-			return
+			return fail("%q is not complete; write ${NAME} or ${NAME:-default}, or $${ for these two characters", rest[m[0]:])
 		default:
 			name := rest[m[2]:m[3]]
-			value, ok := "", false
-			if x.environment {
+			var value string
+			ok := false
+			if w.environment {
 				value, ok = os.LookupEnv(name)
 			}
 			if m[4] >= 0 && value == "" {
 				value, ok = rest[m[6]:m[7]], true
 			}
 			if !ok {
-				fail("the environment has no variable %s; set it, or write ${%s:-default}", name, name)
-				return
+				return fail("the environment has no variable %s; set it, or write ${%s:-default}", name, name)
 			}
 			out.WriteString(value)
-			x.nodes[n] = true
+			expanded = true
 		}
 		rest = rest[m[1]:]
-		if x.length+out.Len() > maxFile {
-			fail("the values from the environment are longer than %s", Size(maxFile))
-			return
+		if w.length+out.Len() > maxFile {
+			return fail("the values from the environment are longer than %s", Size(maxFile))
 		}
 	}
-	out.WriteString(rest)
-	x.length += out.Len()
-	n.Value = out.String()
+	w.length += out.Len()
+	n.Value = out.String() + rest
+	return expanded
 }
 
 // setType makes n, a value from the environment for a setting that is text or something else, what the value

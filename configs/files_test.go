@@ -129,6 +129,7 @@ func TestFilesTogether(t *testing.T) {
 		{"a value in place of settings that are replaced", []string{"log: json", "log: {level: warn}"}, nil, `2.yaml:1: log: write settings (name: value), not "json"; known here: access, format, level`},
 		{"a value in place of a list that adds up", []string{"tenants: [{name: a, clients: [10.0.0.1]}]", "tenants: a"}, nil, `3.yaml:1: tenants: write a list, such as ["a"], not "a"`},
 		{"an unknown path", []string{"log: {level: warn}\nlog.format: console"}, nil, `2.yaml:2: log.format: unknown setting; known here: admin, busy_poll, chunks, control, drain, handover, hardening, identity, listeners, log, loops, memory, programs, reload, rpcbind, tenants, tls, tracing, upstreams`},
+		{"a variable in a value that nothing uses", []string{"x-a: &a {level: '${NOT_SET}'}\nlog: {<<: *a, level: warn}"}, nil, "log.level=warn from 2.yaml:2"},
 		{"variables", []string{"loops: 7"}, []string{"RDMABRIDGE_LOOPS=3", "RDMABRIDGE_MEMORY_BUDGET=64MiB", "RDMABRIDGE_HARDENING=off", "RDMABRIDGE_TRACING_SAMPLE=1%"}, "memory.budget=64MiB from RDMABRIDGE_MEMORY_BUDGET, tracing.sample=1% from RDMABRIDGE_TRACING_SAMPLE, hardening=off from RDMABRIDGE_HARDENING, loops=3 from RDMABRIDGE_LOOPS"},
 		{"a variable over a wrong value", []string{"loops: many"}, []string{"RDMABRIDGE_LOOPS=3"}, "loops=3 from RDMABRIDGE_LOOPS"},
 		{"an empty variable", []string{"loops: 7"}, []string{"RDMABRIDGE_LOOPS="}, "loops=7 from 2.yaml:1"},

@@ -121,12 +121,12 @@ func (l *loader) add(name string, data []byte) bool {
 	if !ok || d.root == nil {
 		return ok
 	}
-	expanded, ok := l.k.expand(d, l.r)
-	if !l.r.source.read(d, expanded, l.r) {
+	w := l.r.source.read(d, l.k.Environment, l.r)
+	if w.unusable {
 		return false
 	}
 	_ = l.v.MergeConfigMap(l.forViper(d.values(l.r))) // never an error
-	return ok
+	return !w.incomplete
 }
 
 // forViper makes of the values of a document what viper merges as users expect. Viper replaces every list, ignores a

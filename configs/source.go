@@ -64,21 +64,23 @@ type walk struct {
 	file   string
 	r      *report
 
-	expanded expandedNodes   // values from the environment
-	own      map[string]bool // paths of settings of this document
-	unusable bool            // whether the values mean something else than they look like
+	environment bool                // whether there is one
+	expanded    map[*yaml.Node]bool // whether a value that was visited has something from the environment
+	length      int                 // of all that was expanded
+	own         map[string]bool     // paths of settings of this document
+	incomplete  bool                // whether a value could not be expanded
+	unusable    bool                // whether the values mean something else than they look like
 }
 
-// read visits the document d, which comes after those that it has visited before. It reports whether the values of d
-// are of any use.
-func (s *source) read(d document, expanded expandedNodes, r *report) bool {
-	w := walk{source: s, file: d.name, expanded: expanded, own: make(map[string]bool), r: r}
+// read visits the document d, which comes after those that it has visited before.
+func (s *source) read(d document, environment bool, r *report) *walk {
+	w := &walk{source: s, file: d.name, r: r, environment: environment, expanded: make(map[*yaml.Node]bool), own: make(map[string]bool)}
 	d.removeAnchors()
 	if err := w.value(d.root, "", schema); err != nil {
 		r.add(problem{File: d.name, Text: err.Error()})
-		return false
+		w.unusable = true
 	}
-	return !w.unusable
+	return w
 }
 
 // forget removes the positions within the setting at path, which a later document replaces.
@@ -98,9 +100,11 @@ func (w *walk) value(n *yaml.Node, path string, sc *settings) error {
 	if err := w.count(n); err != nil {
 		return err
 	}
-	w.setType(n, sc)
-	if n.Kind == yaml.AliasNode {
+	switch n.Kind {
+	case yaml.AliasNode:
 		return w.value(n.Alias, path, sc)
+	case yaml.ScalarNode:
+		w.scalar(n, sc)
 	}
 	if !w.kind(n, path, sc) {
 		return nil
@@ -118,12 +122,11 @@ func (w *walk) value(n *yaml.Node, path string, sc *settings) error {
 		for i, e := range n.Content {
 			p := fmt.Sprintf("%s[%d]", path, first+i)
 			w.source.positions[p] = w.at(e)
-			w.setType(e, sc)
-			if e.Kind == yaml.ScalarNode && e.ShortTag() == "!!null" {
-				w.report(e, p, "the entry is empty; write a value, or remove it")
-			}
 			if err := w.value(e, p, sc.entry()); err != nil {
 				return err
+			}
+			if e.ShortTag() == "!!null" {
+				w.report(e, p, "the entry is empty; write a value, or remove it")
 			}
 		}
 	case yaml.MappingNode:
@@ -150,9 +153,14 @@ func (w *walk) kind(n *yaml.Node, path string, sc *settings) bool {
 	return false
 }
 
-// setType makes n what the setting sc needs, if it is a value from the environment.
-func (w *walk) setType(n *yaml.Node, sc *settings) {
-	if w.expanded[n] {
+// scalar expands n once, and makes it what the setting sc needs if it has something from the environment.
+func (w *walk) scalar(n *yaml.Node, sc *settings) {
+	expanded, ok := w.expanded[n]
+	if !ok {
+		expanded = w.expand(n)
+		w.expanded[n] = expanded
+	}
+	if expanded {
 		setType(n, sc != nil && sc.text)
 	}
 }
