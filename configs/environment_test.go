@@ -3,6 +3,8 @@ package configs
 import (
 	"strings"
 	"testing"
+
+	"github.com/spf13/pflag"
 )
 
 // withEnvironment is testKnown with variables.
@@ -105,6 +107,47 @@ func TestOverrides(t *testing.T) {
 		if s.Path == "log.level" && (s.Where != "RDMABRIDGE_LOG_LEVEL" || s.Line != 0) {
 			t.Errorf("log.level is from %q, line %d", s.Where, s.Line)
 		}
+	}
+}
+
+// TestFlags: a flag overrides variables and files, and an empty one does not.
+func TestFlags(t *testing.T) {
+	load := func(args ...string) (*Config, error) {
+		k := withEnvironment(t, "RDMABRIDGE_LOG_LEVEL=warn", "RDMABRIDGE_LOOPS=2", "RDMABRIDGE_LOG_FORMAT=json")
+		k.Flags = pflag.NewFlagSet("test", pflag.ContinueOnError)
+		k.Flags.String("log-level", "", "")
+		k.Flags.String("log-format", "", "")
+		k.Flags.String("admin-address", "", "")
+		k.Flags.Duration("busy-poll", 0, "")
+		k.Flags.Int("loops", 0, "")
+		k.Flags.String("config", "", "")
+		if err := k.Flags.Parse(args); err != nil {
+			t.Fatal(err)
+		}
+		return Load([]byte(head+tail+"log: {level: error}\nadmin: {address: none}\n"), k)
+	}
+	c, err := load("--log-level=debug", "--log-format=", "--loops=3", "--busy-poll=1ms", "--config=x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.Log.Level != "debug" || c.Log.Format != formatJSON || c.Loops != 3 || c.BusyPoll != millisecond || c.Admin.Address != none {
+		t.Errorf("%+v", c)
+	}
+	for _, s := range c.Settings() {
+		for path, want := range map[string]string{"log.level": "--log-level", "log.format": "RDMABRIDGE_LOG_FORMAT", "admin.address": "line 4"} {
+			if s.Path == path && s.Where != want {
+				t.Errorf("%s is from %q, want %s", path, s.Where, want)
+			}
+		}
+	}
+	if c, err = load(); err != nil || c.Log.Level != "warn" || c.Loops != 2 || c.BusyPoll != noDuration {
+		t.Errorf("without flags: %v, %+v", err, c)
+	}
+	_, err = load("--log-level=loud", "--admin-address=9090")
+	want := `--admin-address: admin.address: "9090" has no host; write 127.0.0.1:9090, or :9090 for every address of this host
+--log-level: log.level: "loud" is not possible here; write debug, info, warn or error`
+	if err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
 	}
 }
 

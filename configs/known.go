@@ -5,6 +5,9 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
+
+	"github.com/spf13/pflag"
 )
 
 // Known says what this build of the bridge supports. The caller of Load provides it,
@@ -17,6 +20,7 @@ type Known struct {
 	TLSName     func(string) error                                // why this is no pattern of names in certificates; nil does not ask
 	UpstreamTLS func(*UpstreamTLS) (warnings []string, err error) // the same
 	Environment bool                                              // whether files can name variables of the environment, and those override settings
+	Flags       *pflag.FlagSet                                    // override settings: --log-level overrides log.level; nil has none
 	HasAddress  func(netip.Addr) bool                             // whether this host has the address; nil knows loopback alone
 	Directory   func(path string) bool                            // whether this host has the directory; nil does not ask
 	Tracing     func() error                                      // why this build cannot send traces; nil if it can
@@ -24,6 +28,14 @@ type Known struct {
 	Bound       func(program, version uint32) bool                // whether the bridge knows the program's procedures; nil: it knows none
 	Identity    func(pattern string) error                        // why a pattern of names in certificates is none; nil accepts all
 	Procedures  func(name string) []RPCProcedure                  // RPC procedures by name; nil knows numbers only
+}
+
+// flag returns the flag that overrides the setting at path, or nil.
+func (k Known) flag(path string) *pflag.Flag {
+	if k.Flags == nil {
+		return nil
+	}
+	return k.Flags.Lookup(strings.NewReplacer(".", "-", "_", "-").Replace(path))
 }
 
 // checkProvider returns why a provider cannot be used.

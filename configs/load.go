@@ -73,7 +73,7 @@ func LogFormat(paths []string, k Known) string {
 			l.add(path, data)
 		}
 	}
-	l.bindVariables()
+	l.bind()
 	if l.v.GetString("log.format") == FormatConsole {
 		return FormatConsole
 	}
@@ -144,29 +144,29 @@ func (l *loader) forViper(values map[string]any) map[string]any {
 	return values
 }
 
-// bindVariables lets variables of the environment override settings. An empty one overrides nothing.
-func (l *loader) bindVariables() {
-	if !l.k.Environment {
-		return
-	}
+// bind lets variables of the environment override settings, and flags override both. Empty ones override nothing.
+func (l *loader) bind() {
 	for _, path := range slices.Sorted(maps.Keys(variables)) {
 		name := variables[path]
-		l.v.MustBindEnv(path, name)
-		value := os.Getenv(name)
-		if value == "" {
+		if f := l.k.flag(path); f != nil && f.Changed && f.Value.String() != "" {
+			name = "--" + f.Name
+			_ = l.v.BindPFlag(path, f) // fails only for nil
+		} else if value := os.Getenv(name); l.k.Environment && value != "" {
+			l.v.MustBindEnv(path, name)
+			if n, err := strconv.Atoi(value); err == nil && !schema.find(path).text {
+				l.v.Set(path, n) // viper has each variable as text, and text is no number in a file
+			}
+		} else {
 			continue
 		}
 		l.r.files = append(l.r.files, name)
 		l.r.source.positions[path] = position{file: name}
-		if n, err := strconv.Atoi(value); err == nil && !schema.find(path).text {
-			l.v.Set(path, n) // viper has each variable as text, and text is no number in a file
-		}
 	}
 }
 
 // config makes the configuration, unless the documents are of no use.
 func (l *loader) config(usable bool) (*Config, error) {
-	l.bindVariables()
+	l.bind()
 	if !usable {
 		return nil, l.r.err()
 	}

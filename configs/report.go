@@ -60,9 +60,9 @@ func (r *report) sort() {
 	})
 }
 
-// several reports whether there are several files, beside variables of the environment.
+// several reports whether there are several files, beside variables of the environment and flags.
 func (r *report) several() bool {
-	return slices.ContainsFunc(r.files[1:], func(name string) bool { return !strings.HasPrefix(name, prefix) })
+	return slices.ContainsFunc(r.files[1:], func(name string) bool { return !strings.HasPrefix(name, prefix) && !strings.HasPrefix(name, "--") })
 }
 
 // where says where the setting at path stands, or returns "".

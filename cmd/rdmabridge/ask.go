@@ -36,7 +36,7 @@ func (f *bridgeFlag) register(cmd *cobra.Command) {
 func (f *bridgeFlag) client(ctx context.Context) (*control.Client, error) {
 	path := f.socket
 	if len(f.files) > 0 {
-		c, err := loadConfig(f.files)
+		c, err := loadConfig(f.files, known)
 		if err != nil {
 			return nil, err
 		}

@@ -24,7 +24,7 @@ and - is standard input.
 
 Exit codes: 0 the file is valid; 1 it has problems; 2 it cannot be read.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := loadConfig(files)
+			c, err := loadConfig(files, knownWith(cmd.Flags()))
 			if err != nil {
 				return err
 			}

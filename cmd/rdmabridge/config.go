@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
@@ -58,9 +59,16 @@ func isDirectory(path string) bool {
 // standardInput stands for standard input where a file is named.
 const standardInput = "-"
 
+// knownWith is known with flags that override settings.
+func knownWith(flags *pflag.FlagSet) configs.Known {
+	k := known
+	k.Flags = flags
+	return k
+}
+
 // loadConfig loads configuration files, or standard input. A file with problems makes the process exit
 // with exitFailed, a file that cannot be read with exitUsage.
-func loadConfig(paths []string) (*configs.Config, error) {
+func loadConfig(paths []string, known configs.Known) (*configs.Config, error) {
 	var c *configs.Config
 	var err error
 	if slices.Equal(paths, []string{standardInput}) {
@@ -84,9 +92,13 @@ func filesFlag(cmd *cobra.Command, files *[]string, what string) {
 	_ = cmd.MarkFlagFilename("config", "yaml", "yml") // fails only for unknown flags
 }
 
-// configFlag makes cmd take configuration files, as flag --config, -c, or one as its argument.
+// configFlag makes cmd take configuration files, as flag --config, -c, or one as its argument, and flags that override
+// their settings.
 func configFlag(cmd *cobra.Command, files *[]string) {
 	filesFlag(cmd, files, "read the configuration from")
+	cmd.Flags().String("log-level", "", "override log.level with `LEVEL`")
+	cmd.Flags().String("log-format", "", "override log.format with `FORMAT`")
+	cmd.Flags().String("admin-address", "", "override admin.address with `ADDRESS`")
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		switch {
 		case len(args) > 1:

@@ -27,11 +27,11 @@ func TestConfigFiles(t *testing.T) {
 	t.Setenv("RDMABRIDGE_LOG_LEVEL", "debug")
 	sock := filepath.Join(dir, "run", "c.sock")
 	log := newLogFile(t)
-	p := startProcess(t, log, "serve", "-c", filepath.Join(dir, "rdmabridge.yaml"), "-c", conf)
+	p := startProcess(t, log, "serve", "--admin-address", "none", "-c", filepath.Join(dir, "rdmabridge.yaml"), "-c", conf)
 	testkit.Eventually(t, "the process answers", func() bool { return processAt(t, sock) == p.cmd.Process.Pid })
 
 	code, out, errOut := run("config", "print", "--socket", sock)
-	for _, want := range []string{"level: debug # RDMABRIDGE_LOG_LEVEL", "budget: 200MiB # " + conf + "/10-site.yaml:2", "timeout: 20s # " + conf + "/20-identity.yaml:2", "rdmabridge.yaml, " + conf + ".\n"} {
+	for _, want := range []string{"level: debug # RDMABRIDGE_LOG_LEVEL", "address: none # --admin-address", "budget: 200MiB # " + conf + "/10-site.yaml:2", "timeout: 20s # " + conf + "/20-identity.yaml:2", "rdmabridge.yaml, " + conf + ".\n"} {
 		if code != exitDone || !strings.Contains(out, want) {
 			t.Errorf("%d: %q is not said: %s%s", code, want, out, errOut)
 		}
@@ -50,6 +50,9 @@ func TestConfigFiles(t *testing.T) {
 	must(t, os.Remove(filepath.Join(conf, "30-more.yaml")))
 	p.cmd.Process.Signal(syscall.SIGHUP)
 	p.says(`"event":"reload_applied"`)
+	if strings.Contains(log.String(), "admin.address") {
+		t.Errorf("a reload forgets a flag:\n%s", log)
+	}
 	p.cmd.Process.Signal(syscall.SIGTERM)
 	if err := p.exit(); err != nil {
 		t.Error(err)

@@ -199,7 +199,7 @@ bridge was reached.`,
 			if len(files) == 0 {
 				return printRunning(cmd, socket, all, asJSON)
 			}
-			c, err := loadConfig(files)
+			c, err := loadConfig(files, knownWith(cmd.Flags()))
 			if err != nil {
 				return err
 			}

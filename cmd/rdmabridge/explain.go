@@ -126,7 +126,7 @@ func (f *explainFlags) options(cmd *cobra.Command) (explain.Options, error) {
 
 // loadConfig takes limits, and thresholds without a flag, from --config.
 func (f *explainFlags) loadConfig(cmd *cobra.Command, o *explain.Options) error {
-	c, err := loadConfig(f.config)
+	c, err := loadConfig(f.config, known)
 	if err != nil {
 		return failed(err)
 	}

@@ -51,6 +51,8 @@ func TestExitCodes(t *testing.T) {
 		{"a typo in a flag", []string{"top", "--viwe", "x"}, exitUsage, "", "Did you mean this?\n\t--view\nRun \"rdmabridge top --help\""},
 		{"--version", []string{"--version"}, exitDone, "rdmabridge ", ""},
 		{"config print", []string{"config", "print", good}, exitDone, "address: 127.0.0.1:0 # line 2", ""},
+		{"config print with a flag", []string{"config", "print", good, "--log-level", "debug"}, exitDone, "level: debug # --log-level", ""},
+		{"check with a flag", []string{"check", good, "--admin-address=9090"}, exitFailed, "", "--admin-address: admin.address: \"9090\" has no host"},
 		{"config print bad", []string{"config", "print", "-c", bad}, exitFailed, "", ":2: foo: unknown setting"},
 		{"config", []string{"config"}, exitDone, "print       Print the configuration", ""},
 		{"check good", []string{"check", "-c", good}, exitDone, "good: 1 listeners, 1 upstreams", ""},

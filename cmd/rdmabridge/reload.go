@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+	"github.com/spf13/pflag"
 
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/metrics"
@@ -34,6 +35,7 @@ const (
 type reloader struct {
 	b     *bridge
 	files []string
+	flags *pflag.FlagSet    // which override settings of the files; nil if there are none
 	sink  *logSink          // the sink of the bridge's logger; nil if level and format cannot change
 	hash  [sha256.Size]byte // hash of the content loaded last
 
@@ -85,7 +87,7 @@ func (r *reloader) reload(why string) {
 		r.b.proxy.RefreshTLS(true)
 	}
 	hash := hashFiles(r.files)
-	next, err := configs.LoadFiles(r.files, known)
+	next, err := configs.LoadFiles(r.files, knownWith(r.flags))
 	var changes, pending []configs.Change
 	if err == nil {
 		changes, pending, err = r.apply(next)

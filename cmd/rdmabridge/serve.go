@@ -26,7 +26,7 @@ log names every setting that changed and every one that needs a restart.
 
 With several -c, or a directory, later files override settings of earlier ones and
 add listeners, upstreams and tenants. Variables of the environment such as
-RDMABRIDGE_LOG_LEVEL override both: docs/configuration.md.
+RDMABRIDGE_LOG_LEVEL override both, and flags override those: docs/configuration.md.
 
 With --takeover the process starts with the listening sockets of the process that
 listens at handover.path. Once the new process is ready, the old one drains and
@@ -41,9 +41,10 @@ Exit codes: 0 the bridge drained; 1 the file has problems or the bridge failed;
 			}
 			// Both look at the files before they are loaded: they miss no change.
 			hash, watched := hashFiles(files), newWatcher(files...)
-			c, err := loadConfig(files)
+			known := knownWith(cmd.Flags())
+			c, err := loadConfig(files, known)
 			if err != nil {
-				return reported(err, logFileError(cmd.ErrOrStderr(), files, err))
+				return reported(err, logFileError(cmd.ErrOrStderr(), files, known, err))
 			}
 			limitHeap(c.Memory)
 			signals, stop := notify()
@@ -53,7 +54,7 @@ Exit codes: 0 the bridge drained; 1 the file has problems or the bridge failed;
 			log := sink.logger()
 			err = failed(service{
 				config: c, log: log, signals: signals,
-				files: files, hash: hash, watcher: watched, sink: sink, takeover: takeover,
+				files: files, flags: cmd.Flags(), hash: hash, watcher: watched, sink: sink, takeover: takeover,
 			}.run())
 			return reported(err, logStartError(&log, c.Log, err))
 		},

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+	"github.com/spf13/pflag"
 
 	"github.com/rdmabridge/rdmabridge/configs"
 )
@@ -23,6 +24,7 @@ type service struct {
 
 	// The configuration files, for reloading. They are unset if there is none.
 	files   []string          // or directories with such files
+	flags   *pflag.FlagSet    // which override their settings; nil if there are none
 	hash    [sha256.Size]byte // of the content of files, computed before they were loaded
 	watcher *watcher          // watches files; made before they were loaded
 

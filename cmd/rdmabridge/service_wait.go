@@ -36,6 +36,7 @@ func (s service) wait(b *bridge, h *handover) stopReason {
 	interval.Store(int64(b.config.Reload.Watch))
 	if len(s.files) > 0 {
 		r = newReloader(b, s.files, s.sink, s.hash)
+		r.flags = s.flags
 		defer s.watch(&interval, changed)()
 	}
 	var successor successor
@@ -70,7 +71,7 @@ func (s service) wait(b *bridge, h *handover) stopReason {
 // successorError returns why a successor could not run with the file as it is now: it has the restrictions of
 // this process. It returns nil if the file cannot be loaded, which the successor reports itself.
 func (s service) successorError(b *bridge) error {
-	c, err := configs.LoadFiles(s.files, known)
+	c, err := configs.LoadFiles(s.files, knownWith(s.flags))
 	if err != nil {
 		return nil
 	}

@@ -52,7 +52,7 @@ func logStartError(log *zerolog.Logger, c configs.Log, err error) bool {
 // logFileError writes a line for each problem of a configuration file, for programs that read the log of
 // serve. It reports whether it did. A person at a terminal, and a file whose log.format is console, get
 // plain text instead.
-func logFileError(w io.Writer, files []string, err error) bool {
+func logFileError(w io.Writer, files []string, known configs.Known, err error) bool {
 	if isTerminal(w) || configs.LogFormat(files, known) == configs.FormatConsole {
 		return false
 	}
