@@ -119,18 +119,8 @@ func TestJSONSchema(t *testing.T) {
 		}
 	}
 	for path := range b.allowed {
-		if schema.knows(path) == nil {
+		if schema.find(path) == nil {
 			t.Errorf("a check has words for %s, which is no setting", path)
 		}
 	}
-}
-
-// knows returns the setting at path, or nil.
-func (s *settings) knows(path string) *settings {
-	for name := range strings.SplitSeq(path, ".") {
-		if s = s.names[name]; s == nil {
-			return nil
-		}
-	}
-	return s
 }

@@ -99,7 +99,7 @@ func readAll(r io.Reader) ([]byte, error) {
 }
 
 // A loader makes one configuration of documents. Viper has the values: defaults, the documents in their order,
-// variables of the environment. Nodes of the documents have the positions.
+// variables of the environment, flags. The nodes of the documents have the positions.
 type loader struct {
 	k Known
 	r *report
@@ -129,9 +129,9 @@ func (l *loader) add(name string, data []byte) bool {
 	return !w.incomplete
 }
 
-// forViper makes of the values of a document what viper merges as users expect. Viper replaces every list, ignores a
-// null that is to replace settings, and takes an unknown setting with a dot in its name for a path. Names of listeners
-// and of other things are values, so viper changes neither their dots nor their capitals.
+// forViper makes of the values of a document what viper merges as users expect. Viper replaces every list. It ignores a
+// null that is to replace settings. It takes an unknown setting with a dot in its name for a path. Names of listeners and
+// upstreams are values and no keys, so viper leaves their dots and capitals alone.
 func (l *loader) forViper(values map[string]any) map[string]any {
 	schema.prune(values)
 	for name, s := range schema.names {
@@ -154,7 +154,7 @@ func (l *loader) bind() {
 		} else if value := os.Getenv(name); l.k.Environment && value != "" {
 			l.v.MustBindEnv(path, name)
 			if n, err := strconv.Atoi(value); err == nil && !schema.find(path).text {
-				l.v.Set(path, n) // viper has each variable as text, and text is no number in a file
+				l.v.Set(path, n) // viper has a variable as text, and a number in quotes is an error
 			}
 		} else {
 			continue
