@@ -139,6 +139,7 @@ func (l *loader) forViper(values map[string]any) map[string]any {
 			earlier, _ := l.v.Get(name).([]any)
 			more, _ := values[name].([]any)
 			values[name] = append(earlier, more...)
+			l.r.source.entries[name] += len(more)
 		}
 	}
 	return values

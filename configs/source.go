@@ -22,7 +22,7 @@ type position struct {
 // unknown ones among them would not be reported.
 type source struct {
 	positions map[string]position // by path in lower case, as viper has it; an index counts through all files
-	entries   map[string]int      // so far, of lists that add up, by path
+	entries   map[string]int      // of earlier documents in lists that add up, by path
 	nodes     int                 // visited so far
 }
 
@@ -114,13 +114,8 @@ func (w *walk) value(n *yaml.Node, path string, sc *settings) error {
 	}
 	switch n.Kind {
 	case yaml.SequenceNode:
-		first := 0
-		if sc.named() {
-			first = w.source.entries[path]
-			w.source.entries[path] += len(n.Content)
-		}
 		for i, e := range n.Content {
-			p := fmt.Sprintf("%s[%d]", path, first+i)
+			p := fmt.Sprintf("%s[%d]", path, w.source.entries[path]+i)
 			w.source.positions[p] = w.at(e)
 			if err := w.value(e, p, sc.entry()); err != nil {
 				return err
