@@ -4,6 +4,8 @@ import (
 	"math"
 	"slices"
 	"strings"
+
+	"github.com/prometheus/client_golang/prometheus"
 )
 
 // A Definition says what a metric is. The files of this package that are named after a subject have
@@ -17,10 +19,9 @@ type Definition struct {
 	Labels []Label // in the order in which a Registry takes their values
 	Like   string  // what nfsiostat, mountstats, xprtrdma, HAProxy or Envoy calls it; "" if none of them has it
 
-	scale    float64 // an exported value is a counted one times scale, such as 1e-9 for nanoseconds; 0 is 1
-	cells    *cells  // of a histogram
-	fullName string
-	unitName string
+	scale float64          // an exported value is a counted one times scale, such as 1e-9 for nanoseconds; 0 is 1
+	cells *cells           // of a histogram
+	desc  *prometheus.Desc // without the labels, which each series has
 }
 
 // A Kind is the type of a metric.
@@ -88,8 +89,8 @@ func define(d Definition, k Kind) *Definition {
 }
 
 func (d *Definition) complete(k Kind) {
-	d.Kind, d.fullName = k, prefix+d.Name
-	d.unitName = d.Unit()
+	d.Kind = k
+	d.desc = prometheus.V2.NewDesc(d.FullName(), d.Help, prometheus.UnconstrainedLabels(nil), nil, prometheus.WithUnit(d.Unit()))
 }
 
 // Unit returns the unit of the values: bytes, seconds, or "" for a number of things.
@@ -117,7 +118,7 @@ func (d *Definition) unit() float64 {
 }
 
 // FullName returns the name with the prefix.
-func (d *Definition) FullName() string { return d.fullName }
+func (d *Definition) FullName() string { return prefix + d.Name }
 
 // The labels that many metrics have.
 var (

@@ -7,15 +7,16 @@
 package metrics
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	dto "github.com/prometheus/client_model/go"
-	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // prefix begins the name of every metric.
@@ -124,27 +125,29 @@ type Registry struct {
 
 // series are what a Registry and those that its Local has returned have in common.
 type series struct {
-	process prometheus.Gatherer    // of the Go runtime and of the process; nil for none
-	before  atomic.Pointer[func()] // nil for none
+	exported *prometheus.Registry   // collects the series, and what NewForProcess adds
+	before   atomic.Pointer[func()] // nil for none
 
-	mu       sync.Mutex // guards the rest, and is held while a series is made
-	made     map[string]*madeSeries
-	families map[string]*family // by name
-	locals   []*parts           // of all Registries that Local has returned
+	mu     sync.Mutex // guards the rest, and is held while a series is made
+	made   map[string]*madeSeries
+	sorted []*madeSeries                // as the library sorts them, so that it need not at each scrape
+	pairs  map[[2]string]*dto.LabelPair // the labels of series, by name and value
+	locals []*parts                     // of all Registries that Local has returned
 }
 
 // New returns a Registry without series.
 func New() *Registry {
-	return &Registry{series: &series{made: make(map[string]*madeSeries), families: make(map[string]*family)}}
+	s := &series{exported: prometheus.NewRegistry(), made: make(map[string]*madeSeries), pairs: make(map[[2]string]*dto.LabelPair)}
+	// The library asks the collector for its metrics now. It has none, and may have any later.
+	s.exported.MustRegister(prometheus.CollectorFunc(s.collect))
+	return &Registry{series: s}
 }
 
 // NewForProcess returns a Registry that exports the metrics of the Go runtime and of the
 // process. These read /proc at each scrape.
 func NewForProcess() *Registry {
-	p := prometheus.NewRegistry()
-	p.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	r := New()
-	r.process = p
+	r.exported.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return r
 }
 
@@ -156,13 +159,14 @@ func (r *Registry) BeforeGather(f func()) {
 	}
 }
 
-// A madeSeries is one series of a Registry. It is constant.
+// A madeSeries is one series of a Registry.
 type madeSeries struct {
 	def     *Definition
 	values  []string // of the labels
 	labels  []*dto.LabelPair
 	value   any // a *Counter, *Gauge, *Histogram or *function
-	created *timestamppb.Timestamp
+	created time.Time
+	given   atomic.Pointer[constant] // what the last scrape got; nil before the first one
 }
 
 // once returns the series that d defines with these values of its labels, and makes it first if there is
@@ -177,21 +181,33 @@ func once[T any](r *Registry, d *Definition, values []string, make func() T) (ma
 	if old, ok := r.made[key]; ok {
 		return old.value.(T), false
 	}
-	s := &madeSeries{def: d, values: slices.Clone(values), created: now()}
+	s := &madeSeries{def: d, values: slices.Clone(values), created: time.Now()}
 	for i, v := range values {
-		s.labels = append(s.labels, labelPair(d.Labels[i].Name, strings.ToValidUTF8(v, "\uFFFD")))
+		s.labels = append(s.labels, r.pair(d.Labels[i].Name, v))
 	}
 	slices.SortFunc(s.labels, func(a, b *dto.LabelPair) int { return strings.Compare(a.GetName(), b.GetName()) })
 	made = make()
 	s.value = made
 	r.made[key] = s
-	f := r.families[d.Name]
-	if f == nil {
-		f = &family{def: d}
-		r.families[d.Name] = f
-	}
-	f.add(s)
+	i, _ := slices.BinarySearchFunc(r.sorted, s, compareSeries)
+	r.sorted = slices.Insert(r.sorted, i, s)
 	return made, true
+}
+
+func compareSeries(a, b *madeSeries) int {
+	return cmp.Or(strings.Compare(a.def.Name, b.def.Name), slices.CompareFunc(a.labels, b.labels, func(a, b *dto.LabelPair) int {
+		return strings.Compare(a.GetValue(), b.GetValue())
+	}))
+}
+
+// pair returns a label. Series share those that are equal: a scrape then reads less memory. r.mu is held.
+func (r *series) pair(name, value string) *dto.LabelPair {
+	key := [2]string{name, value}
+	if r.pairs[key] == nil {
+		value = strings.ToValidUTF8(value, "\uFFFD")
+		r.pairs[key] = &dto.LabelPair{Name: &name, Value: &value}
+	}
+	return r.pairs[key]
 }
 
 // Forget ends the series that have all these labels: what they count has ended, and their last values
@@ -203,9 +219,9 @@ func (r *Registry) Forget(labels ...string) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for key, s := range r.made {
+	for _, s := range r.made {
 		if s.has(labels) {
-			r.end(key, s)
+			r.end(s)
 		}
 	}
 }
@@ -217,16 +233,17 @@ func (r *Registry) End(d *Definition, values ...string) {
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	key := seriesKey(d, values)
-	if s, ok := r.made[key]; ok {
-		r.end(key, s)
+	if s, ok := r.made[seriesKey(d, values)]; ok {
+		r.end(s)
 	}
 }
 
 // end drops a series. r.mu is held.
-func (r *Registry) end(key string, s *madeSeries) {
-	r.families[s.def.Name].remove(s)
-	delete(r.made, key)
+func (r *Registry) end(s *madeSeries) {
+	delete(r.made, seriesKey(s.def, s.values))
+	i := slices.Index(r.sorted, s)
+	r.sorted = slices.Delete(r.sorted, i, i+1)
+	clear(r.pairs) // no other series may need those of s
 	for _, p := range r.locals {
 		p.forget(s.value)
 	}

@@ -245,7 +245,9 @@ func TestLocalConcurrent(t *testing.T) {
 			}
 		})
 	}
-	scrape(t, r)
+	for range 2 {
+		wg.Go(func() { scrape(t, r) })
+	}
 	wg.Wait()
 	wantLines(t, scrape(t, r), "rdmabridge_n_total 4000", `rdmabridge_h_bucket{le="10"} 2200`, "rdmabridge_h_count 4000")
 }
