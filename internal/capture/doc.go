@@ -21,4 +21,7 @@
 // pcapgo reads the formats of files. The headers of frames, IP and TCP are read here, because captures
 // cut them anywhere and have packets that are longer than IP allows, before segmentation offload: the
 // layers of gopacket take neither from IPv6. iWARP and RPC are read here, too.
+//
+// gopacket's reassembly keeps a page of 2 KB for each early segment, even of one octet, without a bound by default. It
+// counts a cut packet as short as it was captured, and drops what precedes the first packet or follows a FIN.
 package capture

@@ -5,6 +5,9 @@
 //
 // Version 1, the line of text, is recognised and refused. It cannot say how long it is before all of
 // it is there, and nothing checks it.
+//
+// go-proxyproto blocks in a bufio.Reader, allocates the length that the header claims before it has the octets, leaves
+// the checksum and TLVs unchecked, and refuses the command PROXY without an address.
 package proxyheader
 
 import (
