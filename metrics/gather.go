@@ -124,7 +124,8 @@ func (h *Histogram) write(c *constant, counts []uint64, created time.Time) {
 	write(&c.written, prometheus.MustNewConstNativeHistogram(c.desc, total, sum, native, nil, zero, schema, math.Ldexp(1, cells.low), created))
 	both := c.written.Histogram
 	both.Bucket = classic.Histogram.Bucket
-	if len(both.PositiveSpan) == 0 { // then this says that it is native; the library says it if the zero bucket has no width
+	// This says that it is a native histogram, if no bucket does. The library says it if the zero bucket has no width.
+	if len(both.PositiveSpan) == 0 {
 		both.PositiveSpan = []*dto.BucketSpan{{Offset: new(int32), Length: new(uint32)}}
 	}
 	var exemplars []prometheus.Exemplar
