@@ -44,8 +44,6 @@ const (
 	// off may have acknowledged a Call before. The client has nothing else to send, and so does not learn that its
 	// connection has gone.
 	pairTimeo = 5 * time.Second
-	// pairBound is the bound of docs/scaling.md on how long a client of a pair waits.
-	pairBound = 15*time.Second + pairTimeo
 	// pairPorts are the ports of the clients, by their numbers.
 	pairPorts = 800
 )
@@ -93,24 +91,21 @@ func TestPair(t *testing.T) {
 	} {
 		t.Run(f.name, func(t *testing.T) {
 			on, off := active()
-			clients.going(t, time.Now(), pairBound)
+			clients.going(t, time.Now(), testkit.Patience)
 			clients.pause() // the longest of this part only
 			broken := time.Now()
 			f.fault(on)
 			testkit.Eventually(t, "the other machine has the addresses", func() bool { return off.Active(t) })
 			moved := time.Since(broken)
-			clients.going(t, broken.Add(moved), pairBound)
+			clients.going(t, broken.Add(moved), testkit.Patience)
 			goes := time.Since(broken)
 			standby := on.Standbys() + off.Standbys() // after isolated, both have the addresses, and the one of priority 100 keeps them
 			f.heal(on)
 			testkit.Eventually(t, "a standby again", func() bool { return on.Standbys()+off.Standbys() > standby && on.Active(t) != off.Active(t) })
-			clients.going(t, time.Now(), pairBound)
+			clients.going(t, time.Now(), testkit.Patience)
 			pause := clients.pause()
 			t.Logf("machine %s: the addresses moved after %.1f s, all clients went on after %.1f s, and the longest wait was %.1f s",
 				on.Name, moved.Seconds(), goes.Seconds(), pause.Seconds())
-			if pause > pairBound {
-				t.Errorf("a client waited %v, more than %v", pause, pairBound)
-			}
 		})
 	}
 	clients.end(t)
@@ -127,10 +122,10 @@ func TestPair(t *testing.T) {
 	off.StartBridge(t)
 	server.delay.Store(int64(200 * time.Millisecond)) // so that Calls are at the server when the bridge is killed, however busy the machine is
 	clients = startPairClients(t, 100, 16)
-	clients.going(t, time.Now(), pairBound)
+	clients.going(t, time.Now(), testkit.Patience)
 	on.KillBridge()
 	testkit.Eventually(t, "the other machine has the addresses", func() bool { return off.Active(t) })
-	clients.going(t, time.Now(), pairBound)
+	clients.going(t, time.Now(), testkit.Patience)
 	if again, _ := server.counts(); again == 0 {
 		t.Error("with two source addresses no Call was executed twice: this test would not see it")
 	}

@@ -125,7 +125,9 @@ func TestReconnect(t *testing.T) {
 			all[i] = i
 		}
 		l := x.cs.Load(all, 4, OpGetattr)
-		for range 10 {
+		// Whether a SEQUENCE comes before its connection is bound is a matter of chance.
+		unbound := func() bool { return !machine || x.s.Unbound.Load() > 0 }
+		for round := 0; round < 10 || !unbound() && round < 500; round++ {
 			for i := range all {
 				x.cs.Reconnect(i)
 			}
@@ -149,7 +151,7 @@ func TestReconnect(t *testing.T) {
 		if x.cs.Resent.Load() == 0 || x.cs.Binds.Load() == 0 || x.s.Replays.Load()+x.s.Busy.Load() == 0 {
 			t.Errorf("%s; %d replays, %d busy: this test tests nothing", x.cs.Counts(), x.s.Replays.Load(), x.s.Busy.Load())
 		}
-		if machine && x.s.Unbound.Load() == 0 {
+		if !unbound() {
 			t.Error("no SEQUENCE was refused on a connection that was not bound")
 		}
 		x.eventually("a Reply for each COMPOUND that was executed", func() bool {
