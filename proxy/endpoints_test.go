@@ -78,6 +78,7 @@ func connectedTo(p *proxy.Proxy, endpoint string) (n int) {
 // TestFailover: the first endpoint's host vanishes under Calls. They go to the next
 // without an attempt at the first that nobody would answer, and go home when it is back.
 func TestFailover(t *testing.T) {
+	testkit.NeedsFilter(t)
 	t.Parallel()
 	x := proxytest.NewHarness(t, budget)
 	first, second := x.TCPServer(proxytest.Behaviour{Delay: 500 * time.Millisecond}), x.TCPServer(proxytest.Behaviour{})

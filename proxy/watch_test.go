@@ -11,6 +11,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
@@ -106,6 +107,7 @@ func (x *watched) ends(reason string) int {
 // that it has, and before it has them. It is found out in less than 5 s, unless the
 // machine is busy each time, and the clients notice nothing else.
 func TestVanishedHost(t *testing.T) {
+	testkit.NeedsFilter(t)
 	t.Parallel()
 	change := func(o *proxy.UpstreamOptions) { o.SilentTimeout = 4 * time.Second }
 	var mu sync.Mutex // guards soonest

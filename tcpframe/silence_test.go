@@ -81,6 +81,7 @@ func dialPair(t *testing.T, e *Engine, o DialOptions) (*Conn, *recorder, net.Con
 // A connection to a host that is gone ends with ErrSilent, whether it is idle or has octets
 // under way, but not before the host has had time to answer.
 func TestSilentPeer(t *testing.T) {
+	testkit.NeedsFilter(t)
 	t.Parallel()
 	e := startEngine(t, EngineOptions{tick: 100 * time.Millisecond})
 	o := DialOptions{Conn: ConnOptions{SilentTimeout: 4 * time.Second}}

@@ -104,6 +104,7 @@ func (b *bridgeFault) back() {
 // vanishes is a server whose host is not there any more, over both transports.
 func vanishes(over string) func(*bridgeFault) {
 	return func(b *bridgeFault) {
+		testkit.NeedsFilter(b.t)
 		const silent = 2 * time.Second
 		u := proxy.UpstreamOptions{Connections: 1, SilentTimeout: silent, RDMA: over == "rdma"}
 		var target string

@@ -19,7 +19,7 @@ import (
 func TestDocuments(t *testing.T) {
 	t.Chdir("../..")
 	file := filepath.Join(t.TempDir(), "rdmabridge")
-	cmd := exec.Command("go", "build", "-trimpath", "-ldflags=-s -w -X main.version=1.2.3", "-o", file, "./cmd/rdmabridge")
+	cmd := exec.Command("go", "build", "-buildvcs=false", "-trimpath", "-ldflags=-s -w -X main.version=1.2.3", "-o", file, "./cmd/rdmabridge")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%s: %v\n%s", cmd, err, out)
