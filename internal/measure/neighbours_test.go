@@ -20,8 +20,15 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 )
 
-// bridgePackage is the package of the program, for go build.
-const bridgePackage = "../../cmd/rdmabridge"
+// buildBridge compiles the program, and returns its file.
+func buildBridge(t testing.TB) string {
+	t.Helper()
+	bin := filepath.Join(t.TempDir(), "rdmabridge")
+	if out, err := exec.Command("go", "build", "-o", bin, "../../cmd/rdmabridge").CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	return bin
+}
 
 // A neighbourhood is a server, the bridge in front of it, and loads of bench. Each is a
 // process.
@@ -160,10 +167,7 @@ func TestNeighbours(t *testing.T) {
 	if rounds <= 0 {
 		t.Skip("RDMABRIDGE_NEIGHBOURS=9 measures")
 	}
-	bin := filepath.Join(t.TempDir(), "rdmabridge")
-	if out, err := exec.Command("go", "build", "-o", bin, bridgePackage).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	bin := buildBridge(t)
 	for _, upstream := range []string{"rdma", "tcp"} {
 		t.Run(upstream, func(t *testing.T) {
 			server := testkit.FreeAddr(t)

@@ -42,14 +42,12 @@ func newCity(t *testing.T, o nfs4test.ServerOptions) (*city, int) {
 	if clients <= 0 {
 		t.Skip("RDMABRIDGE_SESSIONS=10000 measures, with so many clients")
 	}
-	x := &city{T: t, bin: filepath.Join(t.TempDir(), "rdmabridge"), s: nfs4test.NewServer(o), mode: "auto"}
+	x := &city{T: t, bin: os.Getenv("RDMABRIDGE_SESSIONS_BINARY"), s: nfs4test.NewServer(o), mode: "auto"}
 	if m := os.Getenv("RDMABRIDGE_SESSIONS_MODE"); m != "" {
 		x.mode = m
 	}
-	if bin := os.Getenv("RDMABRIDGE_SESSIONS_BINARY"); bin != "" {
-		x.bin = bin
-	} else if out, err := exec.Command("go", "build", "-o", x.bin, bridgePackage).CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
+	if x.bin == "" {
+		x.bin = buildBridge(t)
 	}
 	engine, err := tcpframe.Start(tcpframe.EngineOptions{Loops: 2, Log: zerolog.Nop()})
 	if err != nil {
@@ -152,12 +150,16 @@ func (g *gateway) until(f func() bool) {
 	}
 }
 
-func (g *gateway) rss() float64 {
-	n, err := testkit.ProcessMemory(g.pid(), "VmRSS:")
+func (g *gateway) rss() float64 { return mib(resident(g, g.pid())) }
+
+// resident returns how many octets of a process are resident.
+func resident(t testing.TB, pid int) int64 {
+	t.Helper()
+	n, err := testkit.ProcessMemory(pid, "VmRSS:")
 	if err != nil {
-		g.Fatal(err)
+		t.Fatal(err)
 	}
-	return mib(n)
+	return n
 }
 
 func mib(n int64) float64 { return float64(n) / (1 << 20) }

@@ -7,13 +7,11 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
@@ -28,7 +26,7 @@ func TestSizeModel(t *testing.T) {
 	if os.Getenv("RDMABRIDGE_SIZE_CHECK") == "" {
 		t.Skip("measures for half a minute: make size-check")
 	}
-	binary := filepath.Join(t.TempDir(), "rdmabridge")
+	binary := buildBridge(t)
 	run := func(args ...string) []byte {
 		t.Helper()
 		var out, errs bytes.Buffer
@@ -39,15 +37,6 @@ func TestSizeModel(t *testing.T) {
 		}
 		return out.Bytes()
 	}
-	run("go", "build", "-o", binary, bridgePackage)
-	address := func() string {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close()
-		return l.Addr().String()
-	}
 	background := func(args ...string) int {
 		ctx, cancel := context.WithCancel(context.Background())
 		cmd := exec.CommandContext(ctx, binary, args...)
@@ -57,7 +46,7 @@ func TestSizeModel(t *testing.T) {
 		t.Cleanup(func() { cancel(); _ = cmd.Wait() })
 		return cmd.Process.Pid
 	}
-	front, back, admin := address(), address(), address()
+	front, back, admin := testkit.FreeAddr(t), testkit.FreeAddr(t), testkit.FreeAddr(t)
 	config := filepath.Join(t.TempDir(), "rdmabridge.yaml")
 	// One connection of 32 credits: a twentieth of what a measurement can have under way.
 	text := fmt.Sprintf(`
@@ -129,21 +118,7 @@ control: {path: none}
 		b, err := io.ReadAll(res.Body)
 		return err == nil && bytes.Contains(b, []byte("rdmabridge_listener_clients{listener=\"nfs\"} 4001\n"))
 	})
-	compare("memory", sizing.ClientMemory(4000), resident(t, pid)-before, "octets for 4000 clients")
+	compare("memory", sizing.ClientMemory(4000), float64(resident(t, pid)-before), "octets for 4000 clients")
 	cancel()
 	_ = idle.Wait()
-}
-
-// resident is the resident memory of a process.
-func resident(t *testing.T, pid int) float64 {
-	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	n, err := strconv.ParseFloat(strings.Fields(string(text))[1], 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return n * float64(os.Getpagesize())
 }
