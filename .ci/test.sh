@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# make test: every Go test but pairs of bridges, those of the packages whose code is concurrent under the race detector, each parser fuzzed for
-# half a second, and one guest with Linux's NFS client and server on both sides of the bridge.
+# make test: every Go test but that of pairs of bridges, those of the packages whose code is concurrent under the race
+# detector, each parser fuzzed for half a second, and one guest with Linux's NFS client and server on both sides of the
+# bridge.
 #
 # The guest, which waits for Debian's packages first, runs beside what compiles and the tests of most packages. The packages
 # whose tests measure time come last, when the guest has ended.
