@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math"
 	"net/http"
 	"os"
 	"os/exec"
@@ -85,22 +84,23 @@ control: {path: none}
 		}
 		return r.Rate, r.CPU.PerCall * 1e-6, r.Octets * 1e9
 	}
-	compare := func(what string, formula, measured float64, unit string) {
+	compare := func(what string, formula, measured float64, unit string, least, most float64) {
 		t.Helper()
-		off := measured/formula - 1
-		t.Logf("%s: the formula says %.3g %s, measured %.3g (%+.0f %%)", what, formula, unit, measured, off*100)
-		if math.Abs(off) > 0.2 {
-			t.Errorf("%s: more than 20 %% off", what)
+		off := measured / formula
+		t.Logf("%s: the formula says %.3g %s, measured %.3g (%+.0f %%)", what, formula, unit, measured, (off-1)*100)
+		if off < least || off > most {
+			t.Errorf("%s: beyond %.1f to %.1f of the formula", what, least, most)
 		}
 	}
 
 	const latency = 200 * time.Millisecond
 	rate, _, _ := load("--conns", "32", "--depth", "4", "--delay", latency.String())
-	compare("rate that 32 credits allow", sizing.CreditRate(32, latency), rate, "Calls/s")
+	compare("rate that 32 credits allow", sizing.CreditRate(32, latency), rate, "Calls/s", 0.8, 1.2)
 	rate, _, _ = load("--conns", "4", "--depth", "4", "--delay", latency.String())
-	compare("rate of 16 Calls under way", sizing.ClientRate(16, latency), rate, "Calls/s")
+	compare("rate of 16 Calls under way", sizing.ClientRate(16, latency), rate, "Calls/s", 0.8, 1.2)
+	// The fewer processors are free, the more Calls does one pass of a loop serve, and the less does each cost.
 	rate, cpu, octets := load("--conns", "16", "--depth", "4", "--mix", "nfs3:read=30,write=20,getattr=50", "--size", "32KiB")
-	compare("processor time", sizing.CPU(rate, octets)/rate*1e6, cpu*1e6, "us for a Call")
+	compare("processor time", sizing.CPU(rate, octets)/rate*1e6, cpu*1e6, "us for a Call", 0.5, 1.2)
 
 	before := resident(t, pid)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -118,7 +118,8 @@ control: {path: none}
 		b, err := io.ReadAll(res.Body)
 		return err == nil && bytes.Contains(b, []byte("rdmabridge_listener_clients{listener=\"nfs\"} 4001\n"))
 	})
-	compare("memory", sizing.ClientMemory(4000), float64(resident(t, pid)-before), "octets for 4000 clients")
+	// The garbage collector may not have looked at as much again: the formula of the process counts it.
+	compare("memory", sizing.ClientMemory(4000), float64(resident(t, pid)-before), "octets for 4000 clients", 0.8, 2)
 	cancel()
 	_ = idle.Wait()
 }
