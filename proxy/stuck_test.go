@@ -50,13 +50,16 @@ func answerAll(t *testing.T, addr string, message func(xid uint32) []byte) {
 // whether the Calls may take any connection or are all of one lane. A client that waits for one of them is not
 // answered in the time of proxytest.CallTimeout: the deadline of those that hang is later. TestStuckCalls in package pool
 // looks at how soon others are answered.
+//
+// The hosts of Calls that hang are fewer than three quarters of the credits. Each gets one for its first Call
+// while more than an eighth is free, and Calls on trial may hold an eighth: more hosts would leave none for others.
 func TestCallsThatHang(t *testing.T) {
 	var all sync.WaitGroup
 	defer all.Wait()
 	for _, tt := range []struct {
 		clients, calls int
 		slowStart      int
-	}{{1, 256, 1 << 10}, {100, 4, 1 << 10}, {1, 16, 16}, {16, 1, 16}} {
+	}{{1, 256, 1 << 10}, {90, 4, 1 << 10}, {1, 16, 16}, {16, 1, 16}} {
 		for _, rdma := range []bool{false, true} {
 			for _, minor1 := range []bool{false, true} {
 				atOnce(t, &all, fmt.Sprintf("%d clients of %d Calls, slow start %d, rdma %v, NFSv4.1 %v", tt.clients, tt.calls, tt.slowStart, rdma, minor1), func(t *testing.T) {
@@ -66,7 +69,7 @@ func TestCallsThatHang(t *testing.T) {
 					hung, message := func(xid uint32) []byte { return proxytest.ReadCall(xid, 0, 100) }, proxytest.GetattrCall
 					if minor1 {
 						uo.Connections, hung, message = 1, hungCall, proxytest.SequenceCall
-						hosts = min(hosts, 25) // the lane has a quarter of the credits
+						hosts = min(hosts, 22) // the lane has a quarter of the credits
 					}
 					if rdma {
 						uo.Provider = fabrictest.NewLoopback()
