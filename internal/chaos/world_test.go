@@ -308,7 +308,7 @@ func (w *world) rest() {
 
 // rested is rest for the counters of one life.
 func (w *world) rested(l life) {
-	ok := testkit.Settles(15*time.Second, func() bool {
+	ok := testkit.Settles(testkit.Patience, func() bool {
 		left := 0
 		for _, u := range l.proxy.Status(status.Query{}).Upstreams {
 			left += u.Credits.Used + u.Credits.Waiting + u.Pinned
