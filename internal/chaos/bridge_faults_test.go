@@ -80,7 +80,7 @@ func (b *bridgeFault) later(g *rogue, k kind, want outcome) (wait func() time.Du
 // gauge waits until a gauge is above 0.
 func (b *bridgeFault) gauge(name string) {
 	b.t.Helper()
-	if !testkit.Settles(10*time.Second, func() bool { return b.sum("rdmabridge_"+name) > 0 }) {
+	if !testkit.Settles(testkit.Patience, func() bool { return b.sum("rdmabridge_"+name) > 0 }) {
 		b.t.Errorf("%s stays 0", name)
 	}
 	b.up = append(b.up, name)
@@ -89,14 +89,14 @@ func (b *bridgeFault) gauge(name string) {
 // falls waits until a gauge is 0 again.
 func (b *bridgeFault) falls(name string) {
 	b.t.Helper()
-	if !testkit.Settles(10*time.Second, func() bool { return b.sum("rdmabridge_"+name) == 0 }) {
+	if !testkit.Settles(testkit.Patience, func() bool { return b.sum("rdmabridge_"+name) == 0 }) {
 		b.t.Errorf("%s stays %v", name, b.sum("rdmabridge_"+name))
 	}
 }
 
 func (b *bridgeFault) back() {
 	b.t.Helper()
-	if !testkit.Settles(10*time.Second, func() bool { return b.proxy.Ready() == nil }) {
+	if !testkit.Settles(testkit.Patience, func() bool { return b.proxy.Ready() == nil }) {
 		b.t.Error("the upstream does not come back")
 	}
 }
@@ -224,7 +224,7 @@ func endpointLost(failover bool) func(*bridgeFault) {
 		b.wires[0].up()
 		b.falls("upstream_ejected_endpoints")
 		b.back()
-		if !testkit.Settles(10*time.Second, func() bool { return b.sum("rdmabridge_upstream_connections") == 2 }) {
+		if !testkit.Settles(testkit.Patience, func() bool { return b.sum("rdmabridge_upstream_connections") == 2 }) {
 			b.t.Error("a connection does not come back")
 		}
 		for _, g := range clients {
