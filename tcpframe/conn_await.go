@@ -11,31 +11,14 @@ type InputHandler interface {
 	Input(c *Conn)
 }
 
-// AwaitInput stops reading until octets of the peer wait, and then calls Input of the handler,
-// which must be an InputHandler. Unlike a paused Conn, one that awaits input notices the peer's
-// FIN and has an idle timeout. It is for a Conn from which nothing has been read yet.
+// AwaitInput makes the Conn call Input of the handler, which must be an InputHandler, when octets of the peer come,
+// and before it parses them. Unlike a paused Conn, one that awaits input notices the peer's FIN and has an idle
+// timeout. It is for a Conn from which nothing has been read yet.
 func (c *Conn) AwaitInput() {
 	if c.state != open {
 		return
 	}
 	c.sock.awaits = true
-}
-
-// Input implements inputStream.
-func (s *connStream) Input() bool {
-	c := (*Conn)(s)
-	if c.state != open {
-		return true
-	}
-	c.sock.FlushSoon()
-	c.handler.(InputHandler).Input(c)
-	return c.state == open && !c.paused()
-}
-
-// An inputStream is a loop.Stream whose socket awaits input.
-type inputStream interface {
-	// Input is called once when octets wait. It reports whether they may be read now.
-	Input() bool
 }
 
 // inputWaits reports whether octets wait to be read. It takes nothing.

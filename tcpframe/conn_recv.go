@@ -26,9 +26,10 @@ func (c *Conn) received(b []byte) {
 	if c.state != open || len(b) == 0 {
 		return // the input is discarded
 	}
-	if c.sock.awaits { // these octets came in one read with the announcement, or just before they were read
+	if c.sock.awaits {
 		c.sock.awaits = false
-		if (*connStream)(c).Input(); c.state != open {
+		c.sock.FlushSoon()
+		if c.handler.(InputHandler).Input(c); c.state != open {
 			return
 		}
 	}
@@ -224,8 +225,13 @@ func (c *Conn) hold(b []byte) {
 		c.holdBuf = c.Loop().takeHold(len(b))
 		c.held = c.holdBuf[:0]
 	}
+	if n := len(c.held) + len(b); n > cap(c.held) {
+		// One read more, and no other one: then the socket leaves the loop.
+		c.held = append(make([]byte, 0, max(n, min(2*n, 2*readBuffer))), c.held...)
+	}
 	c.held = append(c.held, b...)
 	c.copied += len(b)
+	c.Loop().hurry = true
 }
 
 // parseHeld parses the octets that were held, once reading is resumed.

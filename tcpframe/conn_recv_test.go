@@ -10,7 +10,7 @@ import (
 // offlineConn returns a Conn without a socket. The test calls received itself.
 func offlineConn(o ConnOptions, h RecordHandler) *Conn {
 	e := &Engine{counted: make(map[countersKey]*counters), epoch: time.Now()}
-	l := newLoop(e, 0, nil)
+	l := newLoop(e, 0)
 	o = bounds(o)
 	if o.Memory == nil {
 		o.Memory = lend(heap{})
@@ -35,7 +35,7 @@ func (c *Conn) pass(b []byte) {
 func (c *Conn) endPass() {
 	l := c.Loop()
 	for len(l.dirty) > 0 || len(l.in) > 0 {
-		l.state = awake
+		l.awake = true
 		in := l.in
 		l.in = nil
 		for _, t := range in {

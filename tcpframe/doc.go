@@ -3,9 +3,10 @@
 //
 // # Operation
 //
-// An [Engine] runs a number of loops, each on one goroutine. A [Listener] accepts
+// An [Engine] runs a number of loops, gnet's, each on one goroutine. A [Listener] accepts
 // connections on a goroutine of its own, closes those that its limits do not allow, and
-// gives each of the others to the loop that drives the fewest sockets. A [Conn] splits
+// gives each of the others to the loop that drives the fewest sockets. gnet's own acceptor
+// would stop all loops when descriptors run out once, and has one set of listeners for ever. A [Conn] splits
 // the stream into records, copies each record once, into a [Buffer] lent by [Memory],
 // and passes it to its [RecordHandler]. Records in the other direction are queued, and
 // one writev sends all those that a pass has queued for a connection. A [Loop] also
@@ -20,10 +21,11 @@
 //
 // # Backpressure
 //
-// A connection stops reading from its socket while its owner has paused it, while
+// A connection stops parsing while its owner has paused it, while
 // Memory has nothing to lend, and while the peer does not read what is queued for it.
-// It holds the octets that had been read before that, at most 128 KiB, and does not
-// parse them.
+// It holds the octets that had been read before that, at most 128 KiB, and when the peer
+// sends more its socket leaves the loop until it reads again: away.go. What the kernel does not
+// take of the queue waits until watch.go says that there is room.
 //
 // # TLS
 //
@@ -35,6 +37,6 @@
 //
 // A pass begins when sockets are ready, or when a task was posted. It serves the sockets that
 // are ready together, until it has read 64 KiB. Everything that is requested during the pass
-// (writing, pausing, closing, Stream.Flush) happens once, at the end of the pass. poll.go has the passes,
-// and gnet.go says what gnet does.
+// (writing, pausing, closing, Stream.Flush) happens once, at the end of the pass. loop.go has the passes,
+// and gnet.go says what gnet does, and what it does not do.
 package tcpframe

@@ -2,6 +2,7 @@ package tcpframe
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -26,7 +27,7 @@ const (
 type Engine struct {
 	log           zerolog.Logger
 	metrics       *metrics.Registry
-	driver        *driver
+	watcher       *watcher
 	loops         []*Loop
 	memoryTimeout time.Duration
 	busyPoll      int64 // nanoseconds; 0 for none
@@ -45,20 +46,19 @@ type Engine struct {
 	attachments sync.WaitGroup // calls of Attach that have not returned; Add with mu held
 }
 
-// Start starts the loops. First it tests on each loop, for a few milliseconds, that gnet
-// behaves as this package needs, and it returns an error if gnet does not.
+// Start starts the loops.
 func Start(o EngineOptions) (*Engine, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	d, err := startDriver(o.Loops, o.Log)
+	w, err := newWatcher()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("tcpframe: %w", err)
 	}
 	e := &Engine{
 		log:           o.Log,
 		metrics:       o.Metrics,
-		driver:        d,
+		watcher:       w,
 		memoryTimeout: cmp.Or(o.MemoryTimeout, memoryTimeout),
 		busyPoll:      int64(o.BusyPoll),
 		epoch:         time.Now(),
@@ -67,10 +67,12 @@ func Start(o EngineOptions) (*Engine, error) {
 	}
 	e.sockets.SetLimit(cmp.Or(o.MaxSockets, mostSockets()))
 	for i := range o.Loops {
-		if err := e.startLoop(i); err != nil {
+		l := newLoop(e, i)
+		if l.driver, err = startDriver(l, o.Log); err != nil {
 			_ = e.stopLoops()
 			return nil, fmt.Errorf("tcpframe: start loop %d: %w", i, err)
 		}
+		e.loops = append(e.loops, l)
 	}
 	if runtime.GOMAXPROCS(0) <= o.Loops {
 		runtime.GOMAXPROCS(o.Loops + 1)
@@ -84,37 +86,14 @@ func Start(o EngineOptions) (*Engine, error) {
 	return e, nil
 }
 
-// startLoop starts loop i and tests it.
-func (e *Engine) startLoop(i int) error {
-	g, err := e.driver.newGate()
-	if err != nil {
-		return err
-	}
-	l := newLoop(e, i, g)
-	if slices.ContainsFunc(e.loops, func(o *Loop) bool { return o.gate.el == g.el }) {
-		err = fmt.Errorf("gnet gave one event loop twice")
-	} else {
-		err = g.open(l)
-	}
-	if err != nil {
-		g.yield()
-		g.release()
-		return err
-	}
-	e.loops = append(e.loops, l)
-	return nil
-}
-
 // stopLoops ends the goroutines of the loops, whose connections must have been closed.
 func (e *Engine) stopLoops() error {
+	var failed error
 	for _, l := range e.loops {
-		l.gate.yield()
+		failed = errors.Join(failed, l.driver.stop())
 	}
-	err := e.driver.stop()
-	for _, l := range e.loops {
-		l.gate.release()
-	}
-	return err
+	e.watcher.stop()
+	return failed
 }
 
 // Loops returns the loops. The caller must not change the slice. It is safe for concurrent use.

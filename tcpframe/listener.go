@@ -25,8 +25,7 @@ const (
 	acceptBackoffMax = time.Second
 )
 
-// A Listener accepts connections on a goroutine of its own: gnet's acceptor would stop the
-// whole engine when descriptors run out. Its methods are safe for concurrent use.
+// A Listener accepts connections on a goroutine of its own. Its methods are safe for concurrent use.
 type Listener struct {
 	engine   *Engine
 	ln       *net.TCPListener

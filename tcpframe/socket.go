@@ -19,25 +19,25 @@ type socket struct {
 	stream        loop.Stream
 	local, remote netip.AddrPort
 
-	gc     gnetConn // nil before Attached and after Detached
-	fd     int      // -1 before Attached and after Detached
-	opened bool     // OnOpen saw it
+	gc gnetConn // nil before Attached, while the socket is away from its loop, and after Detached
+	fd int      // -1 before Attached and after Detached
 
-	closing bool   // shut was called: only Detached will be called
-	gone    bool   // Detached was called, or is about to be
-	end     error  // error for Detached, if closing is set
-	dirty   bool   // in loop.dirty
-	late    bool   // in loop.late
-	stale   bool   // in loop.stale
-	paused  bool   // nothing is read
-	full    bool   // Writable is called when the kernel takes octets again
-	awaits  bool   // Input is called before a record is read
-	slot    int32  // index in loop.slots, and the epoll data
-	asked   uint32 // events for which the socket is registered with the poll
-	quiet   silence
-	heard   uint64 // value of loop.sweeps when octets last arrived
-	pass    uint64 // value of loop.pass when octets were last written
-	put     int    // octets written in that pass
+	closing   bool  // shut was called: only Detached will be called
+	gone      bool  // Detached was called, or is about to be
+	end       error // error for Detached, if closing is set
+	dirty     bool  // in loop.dirty
+	late      bool  // in loop.late
+	stale     bool  // in loop.stale
+	paused    bool  // nothing is read
+	full      bool  // Writable is called when the kernel takes octets again
+	more      bool  // Writable is called in the next pass
+	returning bool  // it is on its way back to its loop
+	awaits    bool  // Input is called before a record is read
+	watch     *watch
+	quiet     silence
+	heard     uint64 // value of loop.sweeps when octets last arrived
+	pass      uint64 // value of loop.pass when octets were last written
+	put       int    // octets written in that pass
 
 	prev, next *socket // in loop.sockets
 }
@@ -90,9 +90,9 @@ func (s *socket) writev(iov []iovec, want int) (int, error) {
 	if s.pass != l.pass {
 		s.pass, s.put = l.pass, 0
 	}
-	now := iov
-	if left := s.spare(); want > left {
-		now = upTo(iov, left)
+	now, share := iov, min(want, s.spare())
+	if share < want {
+		now = upTo(iov, share)
 	}
 	var n uintptr
 	var errno unix.Errno
@@ -110,17 +110,33 @@ func (s *socket) writev(iov []iovec, want int) (int, error) {
 		n = 0
 	}
 	s.put += int(n)
-	if int(n) < want {
-		s.await()
+	switch {
+	case int(n) < share, share < want && !s.writable():
+		s.full = true
+		s.updateSoon()
+	case share < want:
+		s.goOn()
 	}
 	return int(n), nil
 }
 
-// await makes the loop call Writable once, when the kernel takes octets.
-func (s *socket) await() {
-	if !s.full {
-		s.full = true
-		s.rewatchSoon()
+// writable reports whether the kernel would take a large part of its buffer.
+func (s *socket) writable() bool {
+	p := [1]unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLOUT}}
+	n, err := unix.Poll(p[:], 0)
+	return n > 0 || err != nil
+}
+
+// goOn makes the loop call Writable once, in the next pass.
+func (s *socket) goOn() {
+	s.more = true
+	s.lateSoon()
+}
+
+func (s *socket) lateSoon() {
+	if !s.late {
+		s.late = true
+		s.loop.late = append(s.loop.late, s)
 	}
 }
 
@@ -161,13 +177,15 @@ func (s *socket) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// setPaused stops or starts reading. Nothing is read from a paused socket, not even in the pass that pauses it.
+// setPaused stops or starts reading. gnet may bring one read of octets after it has stopped.
 func (s *socket) setPaused(on bool) {
 	if s.gone || s.paused == on {
 		return
 	}
 	s.paused = on
-	s.rewatchSoon()
+	if s.away() {
+		s.updateSoon()
+	}
 }
 
 // FlushSoon implements loop.Socket.
@@ -180,11 +198,9 @@ func (s *socket) FlushSoon() {
 
 // FlushLate implements loop.Socket.
 func (s *socket) FlushLate() {
-	if s.dirty || s.late || s.closing {
-		return
+	if !s.dirty && !s.closing {
+		s.lateSoon()
 	}
-	s.late = true
-	s.loop.late = append(s.loop.late, s)
 }
 
 // CloseWrite implements loop.Socket.

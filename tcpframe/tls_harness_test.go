@@ -151,14 +151,10 @@ func (h *secureEcho) Opened(c *Conn) {
 	h.recorder.Opened(c)
 }
 
-// inputWaits waits until octets of the peer wait in the kernel.
-func (h *secureEcho) inputWaits(t testing.TB) {
+// arrives waits until n octets of the peer have come in all.
+func (h *secureEcho) arrives(t testing.TB, n int) {
 	t.Helper()
-	testkit.Eventually(t, "octets wait", func() bool {
-		yes := make(chan bool)
-		h.conn().Loop().Post(loop.TaskFunc(func() { yes <- h.conn().sock.inputWaits() }))
-		return <-yes
-	})
+	testkit.Eventually(t, "octets have come", func() bool { return onLoop(h.conn(), func() bool { return h.conn().rx == int64(n) }) })
 }
 
 // conn returns the Conn.

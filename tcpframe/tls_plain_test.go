@@ -57,9 +57,9 @@ func TestTLSInjectedMeanwhile(t *testing.T) {
 		{name: "a part of a Call", same: call[:50]},
 		{name: "a part of a mark", same: call[:1]},
 		{name: "a ClientHello", same: hello},
-		{name: "a Call in the kernel", later: call},
-		{name: "a ClientHello in the kernel", later: hello},
-		{name: "a Call, and one in the kernel", same: call, later: call},
+		{name: "a Call later", later: call},
+		{name: "a ClientHello later", later: hello},
+		{name: "a Call, and one later", same: call, later: call},
 		{name: "a part of a Call that was read", same: call[:50], reads: true},
 		{name: "a part of a mark that was read", same: call[:1], reads: true},
 		{name: "nothing"},
@@ -78,7 +78,7 @@ func TestTLSInjectedMeanwhile(t *testing.T) {
 			<-waits
 			if tt.later != nil {
 				p.send(tt.later)
-				y.last().inputWaits(t)
+				y.last().arrives(t, markLen+len(probe)+len(tt.same)+len(tt.later))
 			}
 			close(answer)
 			if tt.name == "nothing" {

@@ -148,7 +148,7 @@ func (s *session) hasShare() bool {
 		return true
 	}
 	c.blocked = true
-	c.sock.await()
+	c.sock.goOn()
 	return false
 }
 
