@@ -95,8 +95,7 @@ func (s *socket) back(c gnetConn) bool {
 	return true
 }
 
-// updateSoon makes the loop look at the end of the pass whether the socket has to come back, and what the watcher has to
-// wait for.
+// updateSoon makes the loop look at the end of the pass whether the socket has to come back or to be watched.
 func (s *socket) updateSoon() {
 	if !s.stale {
 		s.stale = true
@@ -117,7 +116,7 @@ func (l *Loop) update() {
 			s.comeBack()
 		}
 		if s.away() || s.full {
-			if err := l.engine.watcher.ask(s); err != nil {
+			if err := l.engine.watcher.add(s); err != nil {
 				s.shut(err)
 			}
 		}

@@ -9,10 +9,12 @@ package tcpframe
 //     does not take. OnTraffic therefore consumes all octets, and sockets are written to directly: see socket.go.
 //   - It cannot stop reading from a connection. A paused socket leaves its loop when its peer goes on: see away.go.
 //   - It does not say when a socket can be written to again, or that one has ended that is not on a loop: see watch.go.
-//   - It runs tasks until there are none before it looks at the sockets again, so that a task that asks for another one
-//     would keep the sockets waiting for ever. A loop therefore wakes by a socket of its own, the bell.
+//   - Its Execute allocates, and gnet runs tasks until there are none before it looks at the sockets again, so that a
+//     task that asks for another one would keep the sockets waiting for ever. A loop therefore wakes by a socket of its
+//     own, the bell. Execute is for what it does best: to run after the sockets that are ready.
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -30,6 +32,7 @@ import (
 // would choose the loop of each connection itself.
 type driver struct {
 	client *gnet.Client
+	loop   gnet.EventLoop
 	bell   int // an octet that is written here wakes the loop
 }
 
@@ -47,27 +50,30 @@ func startDriver(l *Loop, log zerolog.Logger) (driver, error) {
 		return driver{}, err
 	}
 	d := driver{client: c}
-	if d.bell, err = d.hang(l); err != nil {
+	if err := d.hang(l); err != nil {
 		_ = c.Stop()
 		return driver{}, err
 	}
 	return d, nil
 }
 
-// hang gives the loop one end of its bell, and returns the other one.
-func (d driver) hang(l *Loop) (int, error) {
+// hang gives the loop one end of its bell.
+func (d *driver) hang(l *Loop) error {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return 0, os.NewSyscallError("socketpair", err)
+		return os.NewSyscallError("socketpair", err)
 	}
 	near, err := fileConn(pair[1])
+	var c gnet.Conn
 	if err == nil {
-		_, err = d.client.EnrollContext(near, l)
+		c, err = d.client.EnrollContext(near, l)
 	}
 	if err != nil {
 		unix.Close(pair[0])
+		return err
 	}
-	return pair[0], err
+	d.bell, d.loop = pair[0], c.EventLoop()
+	return nil
 }
 
 // fileConn makes a net.Conn of the socket fd, which it closes.
@@ -92,6 +98,15 @@ func (d driver) ring() error {
 	}
 	return nil
 }
+
+// execute runs l.summoned after the sockets that are ready now. It must be called while gnet calls for a socket: gnet
+// runs what a task asks for before it looks at the sockets.
+func (d driver) execute(l *Loop) error { return d.loop.Execute(context.Background(), (*summons)(l)) }
+
+// summons is a Loop as what gnet executes.
+type summons Loop
+
+func (t *summons) Run(context.Context) error { (*Loop)(t).summoned(); return nil }
 
 // enroll gives the socket of c to the loop and returns after OnOpen was called for s. It closes c.
 func (d driver) enroll(c net.Conn, s *socket) error {

@@ -51,8 +51,8 @@ const (
 //
 // A pass begins when gnet calls, and ends with flushing the sockets for which that was asked. A lone Call must not wait,
 // and the Calls of many clients are to be written together, but gnet does not say whether more sockets are ready. So a
-// pass that one socket has begun ends at once, unless a pass before had several sockets: then the loop rings its bell,
-// and the pass ends when the bell's turn comes, after the sockets that are ready. Now and then it tries that.
+// pass that one socket has begun ends at once, unless a pass before had several sockets: then the pass ends with a task of
+// gnet, which runs after the sockets that are ready. Now and then the loop tries that.
 type Loop struct {
 	engine *Engine
 	index  int
@@ -77,7 +77,8 @@ type Loop struct {
 	closing   []*socket   // sockets to close at the end of the pass
 	stuck     []*socket   // sockets that are away and could not come back
 	inPass    bool
-	called    bool    // the bell ends the pass
+	summons   bool    // gnet has a task that ends a pass
+	called    bool    // the bell or that task ends the pass
 	polls     bool    // the bell rings only because of EngineOptions.BusyPoll
 	hurry     bool    // the pass has to end now
 	pass      uint64  // number of the pass
@@ -167,6 +168,13 @@ func (l *Loop) rings() {
 	l.rung = false
 	l.mu.Unlock()
 	l.polls = false
+	l.enter(nil)
+	l.leave()
+}
+
+// summoned ends the pass that has waited for it. If that pass has ended, another one does no harm.
+func (l *Loop) summoned() {
+	l.summons = false
 	l.enter(nil)
 	l.leave()
 }
@@ -273,7 +281,7 @@ func (l *Loop) enter(s *socket) {
 	l.moved, l.served, l.hurry = 0, 0, false
 	l.mu.Lock()
 	l.awake = true
-	l.called = l.rung && !l.polls
+	l.called = l.summons || l.rung && !l.polls
 	l.mu.Unlock()
 	l.late, l.turns = l.turns[:0], l.late
 	for i, x := range l.turns {
@@ -296,10 +304,11 @@ func (l *Loop) exit() {
 		l.leave()
 	case l.called:
 	case l.busy > gatherMore && l.gather >= 0:
-		l.called, l.polls = true, false
-		l.mu.Lock()
-		l.ring()
-		l.mu.Unlock()
+		if err := l.driver.execute(l); err != nil {
+			l.leave() // the loop is about to stop
+			break
+		}
+		l.summons, l.called = true, true
 	default:
 		l.leave()
 	}

@@ -12,6 +12,8 @@ import (
 // socket has ended that is not on its loop (away.go). gnet could wait for room itself, but only to write from a buffer
 // of its own, into which it copies what the kernel did not take, without a limit. One epoll instance and one goroutine
 // serve all loops. The goroutine sleeps in Go's own poller, of which the instance is a member, and holds no processor.
+// A socket is registered when it is full or away for the first time, and stays: the kernel reports an edge only after it
+// has refused octets.
 type watcher struct {
 	epoll *os.File
 	fd    int           // epoll's descriptor
@@ -25,9 +27,8 @@ type watcher struct {
 // A watch is a socket as the watcher sees it. It is a Task of the socket's loop.
 type watch struct {
 	sock   *socket
-	key    int32  // in watcher.sockets
-	fd     int    // the descriptor that is registered
-	asked  uint32 // events that the watcher waits for at present, once; 0 for none. The loop's.
+	key    int32 // in watcher.sockets
+	fd     int   // the descriptor that is registered
 	events atomic.Uint32
 }
 
@@ -86,32 +87,24 @@ func (w *watcher) tell(events []unix.EpollEvent) {
 	}
 }
 
-// ask waits once for the end of s, and for room if s is full.
-func (w *watcher) ask(s *socket) error {
-	events := uint32(brokenEvents)
-	if s.full {
-		events |= unix.EPOLLOUT
-	}
-	x, op := s.watch, unix.EPOLL_CTL_MOD
-	if x != nil && x.asked == events {
+// add watches s until forget.
+func (w *watcher) add(s *socket) error {
+	if s.watch != nil {
 		return nil
 	}
-	if x == nil {
-		x, op = &watch{sock: s, fd: s.fd}, unix.EPOLL_CTL_ADD
-		w.mu.Lock()
-		for {
-			w.last++
-			if w.sockets[w.last] == nil {
-				break
-			}
+	x := &watch{sock: s, fd: s.fd}
+	w.mu.Lock()
+	for {
+		w.last++
+		if w.sockets[w.last] == nil {
+			break
 		}
-		x.key = w.last
-		w.sockets[x.key] = x
-		w.mu.Unlock()
-		s.watch = x
 	}
-	x.asked = events
-	return w.ctl(op, x)
+	x.key = w.last
+	w.sockets[x.key] = x
+	w.mu.Unlock()
+	s.watch = x
+	return w.ctl(unix.EPOLL_CTL_ADD, x)
 }
 
 // forget ends the watch of s, whose descriptor is still open.
@@ -128,7 +121,7 @@ func (w *watcher) forget(s *socket) {
 }
 
 func (w *watcher) ctl(op int, x *watch) error {
-	e := unix.EpollEvent{Events: x.asked | unix.EPOLLONESHOT, Fd: x.key}
+	e := unix.EpollEvent{Events: unix.EPOLLOUT | unix.EPOLLET, Fd: x.key}
 	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(w.fd, op, x.fd, &e))
 }
 
@@ -138,7 +131,6 @@ func (x *watch) Run() {
 	if s.watch != x || s.closing || events == 0 {
 		return // it is another watch's time
 	}
-	x.asked = 0
 	if s.full {
 		s.full = false
 		s.stream.Writable()
@@ -146,5 +138,4 @@ func (x *watch) Run() {
 	if !s.closing && s.away() && events&brokenEvents != 0 {
 		s.shut(s.failure())
 	}
-	s.updateSoon()
 }
