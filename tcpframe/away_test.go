@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"errors"
-	"hash"
 	"io"
 	"os"
 	"syscall"
@@ -178,7 +177,7 @@ func TestAwayAgainAndAgain(t *testing.T) {
 	sums := make(chan []byte, clients)
 	l := listen(t, e, ListenOptions{}, func(*Conn) RecordHandler {
 		r := newRecorder()
-		var h hash.Hash = sha256.New()
+		h := sha256.New()
 		n := 0
 		r.record = func(c *Conn, b Buffer) {
 			h.Write(b.Bytes())
