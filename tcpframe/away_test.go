@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io"
 	"os"
-	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -141,17 +140,7 @@ func TestAwayWithoutDescriptors(t *testing.T) {
 	e := startEngine(t, EngineOptions{})
 	want := pattern(300, 1)
 	c, p := parked(t, e, echo(), fragment(true, want))
-	var old syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &old); err != nil {
-		t.Fatal(err)
-	}
-	none := old
-	none.Cur = 3
-	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &none); err != nil {
-		t.Skip(err)
-	}
-	restore := func() { syscall.Setrlimit(syscall.RLIMIT_NOFILE, &old) }
-	defer restore()
+	restore := withoutDescriptors(t)
 	c.Loop().Post(resume{c})
 	testkit.Eventually(t, "the socket could not come back", func() bool { return onLoop(c, func() bool { return len(c.Loop().stuck) > 0 }) })
 	if !isAway(c) {

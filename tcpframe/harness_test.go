@@ -9,6 +9,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -323,3 +324,21 @@ func fragment(last bool, b []byte) []byte {
 
 // pattern returns n octets that depend on seed and position.
 func pattern(n int, seed byte) []byte { return testkit.Pattern(n, uint32(seed)) }
+
+// withoutDescriptors lets the process open no descriptor until restore, or until the test ends. The test must not run in
+// parallel with others.
+func withoutDescriptors(t *testing.T) (restore func()) {
+	t.Helper()
+	var old syscall.Rlimit
+	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &old); err != nil {
+		t.Fatal(err)
+	}
+	none := old
+	none.Cur = 3
+	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &none); err != nil {
+		t.Skip(err)
+	}
+	restore = func() { syscall.Setrlimit(syscall.RLIMIT_NOFILE, &old) }
+	t.Cleanup(restore)
+	return restore
+}

@@ -171,17 +171,7 @@ func TestAcceptWithoutDescriptors(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer syscall.Close(client)
-	var old syscall.Rlimit
-	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &old); err != nil {
-		t.Fatal(err)
-	}
-	none := old
-	none.Cur = 3
-	if err := syscall.Setrlimit(syscall.RLIMIT_NOFILE, &none); err != nil {
-		t.Skip(err)
-	}
-	restore := func() { syscall.Setrlimit(syscall.RLIMIT_NOFILE, &old) }
-	defer restore()
+	restore := withoutDescriptors(t)
 	a := l.Addr()
 	if err := syscall.Connect(client, &syscall.SockaddrInet4{Port: int(a.Port()), Addr: a.Addr().As4()}); err != nil {
 		t.Fatal(err)

@@ -295,7 +295,7 @@ func (l *Loop) enter(s *socket) {
 	}
 }
 
-// exit follows a call of gnet for a socket. It ends the pass, or leaves that to the bell.
+// exit follows a call of gnet for a socket. It ends the pass, or leaves that to summoned or to the bell.
 func (l *Loop) exit() {
 	l.served++
 	switch now := l.hurry || l.moved >= passOctets || len(l.closing) > 0; {
