@@ -18,16 +18,20 @@ VERSION := $(shell deploy/package/version.sh)
 endif
 REVISION ?= $(shell git rev-parse HEAD 2>/dev/null)
 SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
-LDFLAGS = -ldflags '-X main.version=$(VERSION) -X main.revision=$(REVISION)'
+CLI := github.com/rdmabridge/rdmabridge/internal/cli
+LDFLAGS = -ldflags '-X $(CLI).version=$(VERSION) -X $(CLI).revision=$(REVISION)'
 
 .PHONY: help build build-ibverbs build-otel release packages package-test reproduce vulnerabilities test ci nightly check lint unit conformance mutate fuzz chaos lab-test lab pair ipvs size-check chart bench bench-tools bench-peers bench-chain bench-gateways bench-neighbours bench-sessions bench-tls profile install clean
 
 ##@ Build
-build: ## bin/rdmabridge, static
-	CGO_ENABLED=0 $(GO) build -trimpath $(LDFLAGS) -o bin/rdmabridge ./cmd/rdmabridge
+# Both programs by the profile of the bridge, unless GOFLAGS has another: load and server have the bridge's roads, too.
+build build-ibverbs build-otel: export GOFLAGS := -pgo=cmd/rdmabridge/default.pgo $(GOFLAGS)
+build: ## bin/rdmabridge and bin/rdmabridge-bench, static
+	CGO_ENABLED=0 $(GO) build -trimpath $(LDFLAGS) -o bin/ ./cmd/rdmabridge ./cmd/rdmabridge-bench
 
-build-ibverbs: ## bin/rdmabridge-ibverbs, for RDMA devices; needs a C compiler and rdma-core
+build-ibverbs: ## bin/rdmabridge-ibverbs and bin/rdmabridge-bench-ibverbs, for RDMA devices; needs a C compiler and rdma-core
 	CGO_ENABLED=1 $(GO) build -trimpath $(LDFLAGS) -tags ibverbs -o bin/rdmabridge-ibverbs ./cmd/rdmabridge
+	CGO_ENABLED=1 $(GO) build -trimpath $(LDFLAGS) -tags ibverbs -o bin/rdmabridge-bench-ibverbs ./cmd/rdmabridge-bench
 
 build-otel: ## bin/rdmabridge-otel, which sends traces: docs/tracing.md
 	CGO_ENABLED=0 $(GO) build -trimpath $(LDFLAGS) -tags otel -o bin/rdmabridge-otel ./cmd/rdmabridge
@@ -57,7 +61,7 @@ CODECS := ./internal/rpc/... ./rdmaside/rpcrdma ./rdmaside/iwarp/wire ./internal
 
 lint: ## gofumpt, golangci-lint with the table of imports
 	@bad=$$($(TOOL) gofumpt -l $$(git ls-files '*.go')); [ -z "$$bad" ] || { echo "gofumpt: $$bad"; exit 1; }
-	$(GO) vet -tags nodemo ./cmd/rdmabridge
+	$(GO) vet -tags nodemo ./cmd/...
 	GOARCH=s390x $(GO) vet $(CODECS)
 	$(GO) tool -modfile=internal/tools/actionlint.mod actionlint
 	$(TOOL) golangci-lint run --build-tags lab,ibverbs,otel $(PKGS)
@@ -91,7 +95,7 @@ lab: install ## boots the guest with a shell: deploy/lab/README.md
 	deploy/lab/boot.sh out/guest.cpio --append "lab.rdma=siw lab.server=1 lab.shell=1" --fwd 20049:20049 --fwd 20048:20048
 
 lab-test: build ## the tests against Linux in the guest
-	RDMABRIDGE_LAB=1 RDMABRIDGE_BINARY=$(CURDIR)/bin/rdmabridge $(GO) test -tags lab -count=1 -timeout 25m -v -run Lab ./internal/lab
+	RDMABRIDGE_LAB=1 RDMABRIDGE_BINARY=$(CURDIR)/bin/rdmabridge RDMABRIDGE_BENCH=$(CURDIR)/bin/rdmabridge-bench $(GO) test -tags lab -count=1 -timeout 25m -v -run Lab ./internal/lab
 
 # A kernel's client between two bridges with floating addresses, by keepalived: docs/scaling.md; ten minutes.
 pair: install
@@ -154,5 +158,5 @@ package-test: install ## installs, upgrades and removes the packages and the ima
 reproduce: ## makes the release twice and compares the octets
 	deploy/package/reproduce.sh
 
-vulnerabilities: ## known vulnerabilities that the bridge calls, by $(VULNDB)
-	$(TOOL) govulncheck -show version -db $(VULNDB) -tags ibverbs,otel ./cmd/rdmabridge
+vulnerabilities: ## known vulnerabilities that the programs call, by $(VULNDB)
+	$(TOOL) govulncheck -show version -db $(VULNDB) -tags ibverbs,otel ./cmd/...

@@ -17,7 +17,7 @@ export CI=true # make install has installed what tests need, and none may skip f
 step build make build
 step build go tool preprofile -i cmd/rdmabridge/default.pgo -o /dev/null # fails if go build would
 step build go test -c -tags lab -o /dev/null ./internal/lab
-export RDMABRIDGE_LAB_INITRD=$out/guest.cpio RDMABRIDGE_BINARY=$PWD/bin/rdmabridge
+export RDMABRIDGE_LAB_INITRD=$out/guest.cpio RDMABRIDGE_BINARY=$PWD/bin/rdmabridge RDMABRIDGE_BENCH=$PWD/bin/rdmabridge-bench
 step build deploy/lab/mkinitrd.sh "$RDMABRIDGE_LAB_INITRD"
 
 # golangci-lint vets every package, so go test need not (-vet=off).

@@ -9,7 +9,7 @@ out=$PWD/out/nightly
 . .ci/lib.sh
 
 step build make build
-export RDMABRIDGE_BINARY=$PWD/bin/rdmabridge
+export RDMABRIDGE_BINARY=$PWD/bin/rdmabridge RDMABRIDGE_BENCH=$PWD/bin/rdmabridge-bench
 RDMABRIDGE_LAB=1 RDMABRIDGE_LAB_FULL=1 tests lab 10s -tags lab -vet=off -count=1 -timeout 3h -run '^TestLab' ./internal/lab
 RDMABRIDGE_LAB=1 RDMABRIDGE_LAB_PAIR="tcp rdma" tests pair 10s -tags lab -vet=off -count=1 -timeout 1h -run '^TestPairLab$' ./internal/lab
 RDMABRIDGE_LAB=1 RDMABRIDGE_LAB_IPVS=1 tests ipvs 10s -tags lab -vet=off -count=1 -timeout 1h -run '^TestIPVSLab$' ./internal/lab

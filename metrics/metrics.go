@@ -128,7 +128,7 @@ type series struct {
 	exported *prometheus.Registry   // collects the series, and what NewForProcess adds
 	before   atomic.Pointer[func()] // nil for none
 
-	mu     sync.Mutex // guards the rest, and is held while a series is made
+	mu     sync.Mutex // guards the rest; a leaf, held while a series is made
 	made   map[string]*madeSeries
 	sorted []*madeSeries                // as the library sorts them, so that it need not at each scrape
 	pairs  map[[2]string]*dto.LabelPair // the labels of series, by name and value

@@ -17,6 +17,7 @@ type Batch struct {
 	warm     func(*Entry) uint8 // reads the memory of a Call that Dispatch reads
 	parts    []batchPart        // what each pool has in the batch
 	flushing bool               // Flush is running, and hands over what is added meanwhile
+	cold     bool               // the argument of Flush
 	out      []outgoing         // Calls that Flush dispatches next
 	warmth   uint8              // what warm has returned, so that its reads are not left out
 }
@@ -47,7 +48,7 @@ const mostAtOnce = 64
 // NewBatch returns the batch of the loop with the affinity here. When the batch gets its first Call
 // or credit after a Flush, it calls arrange.
 //
-// A Call that has waited may be in no cache any more. So before Flush dispatches several Calls it calls warm for
+// A Call that has waited may be in no cache any more. So before a cold Flush dispatches several Calls it calls warm for
 // each, which reads one octet of each cache line that Dispatch will need, and returns a value that depends on all
 // of them. The processor fetches the lines of many Calls at the same time then. warm may be nil.
 func NewBatch(here int, arrange func(), warm func(*Entry) uint8) *Batch {
@@ -97,9 +98,9 @@ func (b *Batch) Forget(p *Pool, f *Flow, err error) {
 }
 
 // Flush hands all Calls and credits over to their pools, and dispatches the Calls that may go then.
-// It also hands over the Calls and credits that dispatching adds.
-func (b *Batch) Flush() {
-	b.flushing = true
+// It also hands over the Calls and credits that dispatching adds. cold says that the Calls may have left the caches.
+func (b *Batch) Flush(cold bool) {
+	b.flushing, b.cold = true, cold
 	for n := len(b.parts); n > 0; n = len(b.parts) { // dispatching may collect more
 		b.settle(&b.parts[n-1])
 	}
@@ -125,7 +126,7 @@ func (b *Batch) settle(part *batchPart) {
 
 	// From here on b may be used again: dispatching a Call, or refusing one, may add others.
 	p.metrics.queued.Add(after.queued)
-	if b.warm != nil && len(b.out) > 1 {
+	if b.cold && b.warm != nil && len(b.out) > 1 {
 		for i := range b.out {
 			b.warmth += b.warm(b.out[i].e)
 		}

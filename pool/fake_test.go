@@ -10,39 +10,63 @@ import (
 	"time"
 )
 
-// A fakeMember keeps the Calls that are dispatched to it.
+// A fakeMember keeps the Calls that are dispatched to it until it ends. It returns the credit of a Call that comes
+// later at once, because the pool may have chosen it before it ended.
 type fakeMember struct {
 	seat     *Seat
 	mu       sync.Mutex
 	got      []*Entry
 	closed   error
+	ended    bool
 	affinity int
 	sent     func(*Entry) // called by Dispatch; may be nil
 }
 
 func (m *fakeMember) Dispatch(e *Entry, here int) {
 	m.mu.Lock()
-	m.got = append(m.got, e)
+	late := m.ended
+	if !late {
+		m.got = append(m.got, e)
+	}
 	m.mu.Unlock()
-	if m.sent != nil {
+	switch {
+	case late:
+		m.seat.Done(e, m.affinity)
+	case m.sent != nil:
 		m.sent(e)
 	}
 }
 func (m *fakeMember) Affinity() int { return m.affinity }
 func (m *fakeMember) Close(err error) {
+	m.mu.Lock()
 	m.closed = err
+	m.mu.Unlock()
 	m.end(err)
 }
 
-// end returns the credit of every Call and ends the connection.
+// end returns the credit of every Call and ends the connection, unless it has ended.
 func (m *fakeMember) end(err error) []*Entry {
 	m.seat.Closing(m)
-	got := m.take()
+	m.mu.Lock()
+	over := m.ended
+	got := m.got
+	m.ended, m.got = true, nil
+	m.mu.Unlock()
+	if over {
+		return nil
+	}
 	for _, e := range got {
 		m.seat.Done(e, m.affinity)
 	}
 	m.seat.Ended(err)
 	return got
+}
+
+// isOpen reports whether nothing has closed m.
+func (m *fakeMember) isOpen() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.closed == nil
 }
 
 func (m *fakeMember) take() []*Entry {
@@ -51,6 +75,24 @@ func (m *fakeMember) take() []*Entry {
 	got := m.got
 	m.got = nil
 	return got
+}
+
+// has reports whether m has e.
+func (m *fakeMember) has(e *Entry) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Contains(m.got, e)
+}
+
+// drop removes e, and reports whether m had it.
+func (m *fakeMember) drop(e *Entry) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	i := slices.Index(m.got, e)
+	if i >= 0 {
+		m.got = slices.Delete(m.got, i, i+1)
+	}
+	return i >= 0
 }
 
 type fakeDialer struct {

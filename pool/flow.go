@@ -32,7 +32,6 @@ type credit struct {
 	slowStart uint32 // the age in which the slow start counted the Call; 0 if it did not
 	asLarge   bool   // counted in seat.large
 	client    bool   // of a Call of a client that is not NULL
-	trial     trial  // as what the Call went
 	answered  bool   // the upstream has answered
 }
 
@@ -80,7 +79,7 @@ type Flow struct {
 	// the largest weight would get alone. Weight is set before the first Submit, and later by
 	// Pool.Reweigh.
 	Weight int
-	// Sticky keeps the Calls of the flow on one seat, which Hash chooses: sticky.go. It
+	// Sticky keeps the Calls of the flow on one seat, which Hash chooses: bound.go. It
 	// is set before the first Submit.
 	Sticky bool
 	// Hash is a number that depends on the client alone. It is set before the first
@@ -91,7 +90,7 @@ type Flow struct {
 	// Submit.
 	Ordered bool
 
-	// only keeps the Calls of the flow on one seat: only.go. Follow sets it while no Call of the
+	// only keeps the Calls of the flow on one seat: bound.go. Follow sets it while no Call of the
 	// flow waits, and Pool.Unbind at any time.
 	only *Seat
 

@@ -399,3 +399,26 @@ func (e *endpoint) isLate(now time.Time) bool { return e.trial != nil && now.Sub
 func jitter(d time.Duration) time.Duration {
 	return d/2 + rand.N(d/2+1)
 }
+
+// isHeld reports whether an operator has ejected e. Health.mu is held.
+func (e *endpoint) isHeld(now time.Time) bool {
+	return e.held && (e.heldTo.IsZero() || now.Before(e.heldTo))
+}
+
+// allHeld reports whether operators have ejected every endpoint. h.mu is held.
+func (h *Health) allHeld(now time.Time) bool {
+	for _, e := range h.list {
+		if !e.isHeld(now) {
+			return false
+		}
+	}
+	return true
+}
+
+// leaves reports whether connections to addr are to be replaced, because an operator has ejected it.
+func (h *Health) leaves(addr string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	e, now := h.find(addr), time.Now()
+	return e != nil && e.isHeld(now) && !h.allHeld(now)
+}

@@ -123,7 +123,7 @@ func (d *cityDialer) connections(endpoint string) (n int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for m, at := range d.up {
-		if at == endpoint && m.closed == nil {
+		if at == endpoint && m.isOpen() {
 			n++
 		}
 	}
@@ -328,7 +328,9 @@ func TestAllAway(t *testing.T) {
 			}
 		}
 		d.set("c", false)
-		time.Sleep(30 * time.Second)
+		// The pool dials the endpoint whose ejection ends first, each of which lasts for mostEject/2 at least and mostEject
+		// at most. So when mostEject/2 has passed since it dialled c, it dials each other one once more before c.
+		time.Sleep(mostEject/2 + 3*p.options().BackoffMax)
 		wantAt(t, p, "c is back", "c")
 	})
 }

@@ -10,12 +10,14 @@ type Host struct {
 	// the first Submit; nil for a host of one pool.
 	Spread *Spread
 
-	held     int         // Calls outstanding
+	held     int32       // Calls outstanding
+	unproven int32       // of held: share.go
+	holder   int32       // 1 + index in shared.holders, while held is not 0
+	aside    int32       // 1 + index in shared.aside, while the host has no room in its window: no place is in a ring
 	places   *place      // where Calls of the host wait, or have waited, linked by place.another
 	ages     ages[int32] // of the Calls outstanding
 	answered uint32      // Pool.age when the host got its last Reply
 	replies  ages[int32] // Replies that the host got
-	trial    bool        // one of the Calls outstanding is on trial: share.go
 	waiting  int32       // places where Calls wait
 	rings    int32       // places that are in the rings of their queues
 	over     int32       // Spread.n when the weight was divided last
@@ -99,9 +101,10 @@ func (pl *place) flow() *Flow { return pl.flows.choose((*Flow).price, (*Flow).ga
 // enter puts the place in the ring of its queue, if it is not in it.
 func (pl *place) enter() { pl.enterRing(false) }
 
-// enterRing does what enter does. resumes says whether the place goes on with the turn it had.
+// enterRing does what enter does, unless the host is set aside. resumes says whether the place goes on with the
+// turn it had.
 func (pl *place) enterRing(resumes bool) {
-	if pl.turn.in() {
+	if pl.turn.in() || pl.host.aside > 0 {
 		return
 	}
 	pl.queue.ring.put(&pl.turn, resumes)
@@ -168,47 +171,39 @@ func (pl *place) began(resumes bool) {
 // ended ends the count of a place in which no Call waits any more.
 func (pl *place) ended() {
 	if pl.host.waiting--; pl.host.waiting == 0 {
-		pl.queue.shared.hosts--
+		sh := pl.queue.shared
+		sh.hosts--
 		pl.host.Spread.add(-1)
+		sh.aside.remove(pl.host, (*Host).asideAt)
 	}
 	pl.weight = 0
 	pl.leave()
 	pl.relist()
 }
 
-// relist puts the place in the list of its queue that fits the host's Calls: placeList.
+// relist puts the place in the list of its queue that fits the host's Calls, or in none.
 func (pl *place) relist() {
-	q, h := pl.queue, pl.host
-	switch {
-	case pl.n == 0:
+	sh, h := pl.queue.shared, pl.host
+	if pl.n == 0 || h.ages.young(sh.age) > 0 || h.held > 0 && !sh.lately(h) {
 		pl.moveTo(nil)
-	case q.shared.poor(h):
-		pl.moveTo(&q.poor)
-	case h.trial || q.shared.quick(h):
-		pl.moveTo(&q.aside)
-	default:
-		pl.moveTo(&q.trial)
+	} else if pl.list == nil || pl.list == &pl.queue.stuck && h.held == 0 {
+		pl.moveTo(&pl.queue.known)
 	}
 }
 
-// changed updates the host's places after its Calls outstanding have changed.
-func (h *Host) changed() {
-	if h.waiting > 0 {
-		for pl := h.places; pl != nil; pl = pl.another {
-			pl.relist()
-		}
+// relist does what place.relist does, for all places of the host.
+func (h *Host) relist() {
+	for pl := h.places; pl != nil; pl = pl.another {
+		pl.relist()
 	}
 }
 
-// readmit puts the places that were set aside back in their rings.
-func (h *Host) readmit() {
-	if h.rings == h.waiting {
-		return
-	}
+// rejoin gives the host, which was set aside, its turns again.
+func (sh *shared) rejoin(h *Host) {
+	sh.aside.remove(h, (*Host).asideAt)
 	for pl := h.places; pl != nil; pl = pl.another {
 		if pl.n > 0 {
 			pl.enter()
-			pl.relist()
 		}
 	}
 }
@@ -216,52 +211,12 @@ func (h *Host) readmit() {
 // idle reports whether the pool has nothing of the host to remember.
 func (h *Host) idle() bool { return h.held == 0 && h.waiting == 0 }
 
-// hold counts a Call of h that is dispatched with c. The caller holds p.mu.
-func (p *Pool) hold(h *Host, c *credit) {
-	h.held++
-	h.ages.add(p.age, 1)
-	p.trials[c.trial]++
-	if c.trial == onTrial {
-		h.trial = true
-	}
-	if h.held == 1 || c.trial == onTrial {
-		h.changed()
-	}
-}
-
-// unhold ends the count of a Call that had c. A host that was set aside has its turns again, because
-// it may have another credit now. The caller holds p.mu.
-func (p *Pool) unhold(h *Host, c *credit) {
-	h.held--
-	h.ages.drop(p.age, c.age, 1)
-	p.trials[c.trial]--
-	if c.trial == onTrial {
-		h.trial = false
-	}
-	if c.answered {
-		h.answered = p.age
-		h.replies.add(p.age, 1)
-	}
-	h.readmit()
-	if h.held == 0 || c.trial == onTrial {
-		h.changed()
-	}
-}
-
-// Idle reports whether the pool has nothing to remember of h, which has no flow any more.
-func (p *Pool) Idle(h *Host) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return h.idle()
-}
-
-// A placeList is a list of places in the order they came. A queue has four, and a place in which
-// Calls wait is in one of them:
+// A placeList is a list of places in the order they came. A queue has three, of places whose hosts have no Call
+// outstanding that is not old:
 //
-//	poor     the host is poor: shared.poor
-//	unknown  the host has no Call outstanding, and may not have a credit because it was not answered lately
-//	trial    the host has Calls outstanding, none of them on trial
-//	aside    one of them is on trial, or the host may not have one on trial, or needs none: it is quick
+//	known  the host holds no credit and was answered, or nobody has looked
+//	fresh  it holds none and was not answered
+//	stuck  it was answered, and its Calls are old
 type placeList struct{ first, last *place }
 
 // moveTo takes pl out of its list and puts it at the end of to, which may be nil. A place that
@@ -273,9 +228,7 @@ func (pl *place) moveTo(to *placeList) {
 	}
 	sh := pl.queue.shared
 	if l != nil {
-		if l != &pl.queue.aside {
-			sh.candidates--
-		}
+		sh.candidates--
 		if pl.prev != nil {
 			pl.prev.next = pl.next
 		} else {
@@ -291,9 +244,7 @@ func (pl *place) moveTo(to *placeList) {
 	if to == nil {
 		return
 	}
-	if to != &pl.queue.aside {
-		sh.candidates++
-	}
+	sh.candidates++
 	if to.last == nil {
 		to.first = pl
 	} else {
@@ -301,3 +252,28 @@ func (pl *place) moveTo(to *placeList) {
 	}
 	to.last = pl
 }
+
+// A hostSet is a set of hosts, each of which knows its place: at returns where it says 1 + the index, or 0.
+type hostSet []*Host
+
+// add adds h, which is not in the set.
+func (l *hostSet) add(h *Host, at func(*Host) *int32) {
+	*l = append(*l, h)
+	*at(h) = int32(len(*l))
+}
+
+// remove removes h, if it is in the set.
+func (l *hostSet) remove(h *Host, at func(*Host) *int32) {
+	i := *at(h)
+	if i == 0 {
+		return
+	}
+	n := len(*l) - 1
+	last := (*l)[n]
+	(*l)[i-1], (*l)[n] = last, nil
+	*l = (*l)[:n]
+	*at(last), *at(h) = i, 0
+}
+
+func (h *Host) holderAt() *int32 { return &h.holder }
+func (h *Host) asideAt() *int32  { return &h.aside }

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/ratelimit"
 )
 
 // A Limiter limits the attempts to connect of all pools of a process: how many are under
@@ -15,11 +17,11 @@ import (
 // more attempts under way than the limit leaves room for others. Attempts at a server
 // that does not answer take long, and must not delay attempts at other servers.
 type Limiter struct {
-	mu       sync.Mutex    // guards the rest and the fields of shares; a leaf
-	max      int           // most attempts under way
-	interval time.Duration // between the beginnings of two attempts, on average
-	active   int           // attempts under way
-	due      time.Time     // when the next attempt would begin if they were spread evenly
+	mu       sync.Mutex      // guards the rest and the fields of shares; a leaf
+	max      int             // most attempts under way
+	interval time.Duration   // between the beginnings of two attempts, on average
+	active   int             // attempts under way
+	meter    ratelimit.Meter // of the attempts that have begun
 	waiting  []*waiter
 	timer    *time.Timer // calls tick; nil until it is needed
 }
@@ -105,18 +107,17 @@ func (s *Share) Release() {
 
 // admit admits the attempts that may begin now. The caller holds l.mu.
 func (l *Limiter) admit() {
-	now := time.Now()
+	now := ratelimit.At(time.Now())
+	step := int64(l.interval)
 	for i := 0; i < len(l.waiting) && l.active < l.max; {
 		w := l.waiting[i]
 		if w.s.active > l.max-l.active-1 && w.s.active > 0 {
 			i++ // an attempt of another upstream may go first
 			continue
 		}
-		if l.due.Before(now) {
-			l.due = now
-		}
 		// As many attempts may begin at once as may be under way.
-		if wait := l.due.Sub(now) - time.Duration(l.max-1)*l.interval; wait > 0 {
+		saved := int64(l.max) * step
+		if wait := time.Duration(l.meter.Wait(now, step, saved)); wait > 0 {
 			if l.timer == nil {
 				l.timer = time.AfterFunc(wait, l.tick)
 			} else {
@@ -124,7 +125,7 @@ func (l *Limiter) admit() {
 			}
 			return
 		}
-		l.due = l.due.Add(l.interval)
+		l.meter.Charge(now, step, saved)
 		l.waiting = slices.Delete(l.waiting, i, i+1)
 		w.s.active++
 		l.active++

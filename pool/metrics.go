@@ -17,9 +17,22 @@ type Metrics struct {
 	expired     *metrics.Counter
 	shareWaits  *metrics.Counter
 
-	mu      sync.Mutex // guards the rest; not held while a Pool's is taken
-	pools   map[*Pool]struct{}
+	mu      sync.Mutex // guards the rest; a leaf, not held while the mutex of a Pool is taken
+	pools   map[measured]struct{}
 	starved time.Duration // of pools that have left
+}
+
+// A measured is a pool as its Metrics see it.
+type measured interface {
+	// sums returns what there is of it at present. It takes the pool's lock.
+	sums() poolSums
+}
+
+// poolSums are counts of one pool.
+type poolSums struct {
+	granted, used int // credits of usable connections
+	asleep        int // seats that sleep
+	old           int // Calls that have not been answered for a second or two
 }
 
 // NewMetrics registers the metrics of an upstream, except those that Describe registers.
@@ -38,27 +51,27 @@ func NewMetrics(reg *metrics.Registry, upstream string) *Metrics {
 // Describe registers the gauges that are sums over the pools of m. They replace those
 // that an earlier upstream of the same name registered.
 func (m *Metrics) Describe(reg *metrics.Registry, upstream string) {
-	sum := func(d metrics.GaugeDef, of func(*Seat) int) {
+	sum := func(d metrics.GaugeDef, of func(*poolSums) int) {
 		reg.GaugeFunc(d, func() float64 { return float64(m.sum(of)) }, upstream)
 	}
-	sum(metrics.UpstreamCreditsGranted, func(s *Seat) int { return s.grant })
+	sum(metrics.UpstreamCreditsGranted, func(s *poolSums) int { return s.granted })
 	reg.GaugeFunc(metrics.UpstreamStuckCalls, func() float64 { return float64(m.Stuck()) }, upstream)
-	reg.GaugeFunc(metrics.UpstreamAsleepConnections, func() float64 { return float64(m.asleep()) }, upstream)
-	sum(metrics.UpstreamCreditsUsed, func(s *Seat) int { return s.inUse })
+	reg.GaugeFunc(metrics.UpstreamAsleepConnections, func() float64 { return float64(m.sum(func(s *poolSums) int { return s.asleep })) }, upstream)
+	sum(metrics.UpstreamCreditsUsed, func(s *poolSums) int { return s.used })
 }
 
 // join adds p to the pools of m.
-func (m *Metrics) join(p *Pool) {
+func (m *Metrics) join(p measured) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.pools == nil {
-		m.pools = make(map[*Pool]struct{})
+		m.pools = make(map[measured]struct{})
 	}
 	m.pools[p] = struct{}{}
 }
 
 // leave removes p, in which Calls waited for so long, from the pools of m.
-func (m *Metrics) leave(p *Pool, starved time.Duration) {
+func (m *Metrics) leave(p measured, starved time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if _, ok := m.pools[p]; ok {
@@ -74,21 +87,18 @@ func (m *Metrics) Starved() time.Duration {
 	return m.starved
 }
 
-// sum adds up of(s) for every seat s that has a usable connection.
-func (m *Metrics) sum(of func(*Seat) int) (n int) {
-	m.each(func(p *Pool) {
-		for _, s := range p.seats {
-			if s.member != nil {
-				n += of(s)
-			}
-		}
-	})
-	return n
-}
-
-// asleep is how many seats sleep.
-func (m *Metrics) asleep() (n int) {
-	m.each(func(p *Pool) { n += p.asleep })
+// sum adds up of(s) for the sums s of every pool.
+func (m *Metrics) sum(of func(*poolSums) int) (n int) {
+	m.mu.Lock()
+	pools := make([]measured, 0, len(m.pools))
+	for p := range m.pools {
+		pools = append(pools, p)
+	}
+	m.mu.Unlock()
+	for _, p := range pools {
+		s := p.sums()
+		n += of(&s)
+	}
 	return n
 }
 
@@ -96,22 +106,4 @@ func (m *Metrics) asleep() (n int) {
 func (m *Metrics) DialErrors() uint64 { return m.dialErrors.Value() }
 
 // Stuck is how many Calls have not been answered for a second or two.
-func (m *Metrics) Stuck() (n int) {
-	m.each(func(p *Pool) { n += p.old() })
-	return n
-}
-
-// each calls f for every pool, with the pool's lock.
-func (m *Metrics) each(f func(*Pool)) {
-	m.mu.Lock()
-	pools := make([]*Pool, 0, len(m.pools))
-	for p := range m.pools {
-		pools = append(pools, p)
-	}
-	m.mu.Unlock()
-	for _, p := range pools {
-		p.mu.Lock()
-		f(p)
-		p.mu.Unlock()
-	}
-}
+func (m *Metrics) Stuck() int { return m.sum(func(s *poolSums) int { return s.old }) }

@@ -11,8 +11,10 @@ import (
 	"time"
 )
 
-// callDeadline is when a careDialer gives up Calls that are not answered.
+// callDeadline is when a connection of a careDialer ends because of a Call that is not answered.
 const callDeadline = 60 * time.Second
+
+var errOverdue = errors.New("a Call is overdue")
 
 // A careDialer dials endpoints that answer NULL Calls, and other Calls or not.
 type careDialer struct {
@@ -34,48 +36,31 @@ func (d *careDialer) Dial(ctx context.Context, endpoint string, affinity int, s 
 	m, err := d.cityDialer.Dial(ctx, endpoint, affinity, s)
 	if err == nil {
 		f := m.(*fakeMember)
-		f.sent = func(*Entry) { go d.serve(f, endpoint) }
+		f.sent = func(e *Entry) { go d.serve(f, endpoint, e) }
 	}
 	return m, err
 }
 
-// serve does to the Call that has come on m what the server at endpoint does.
-func (d *careDialer) serve(m *fakeMember, endpoint string) {
+// serve does to e, a Call that has come on m, what the server at endpoint does.
+func (d *careDialer) serve(m *fakeMember, endpoint string, e *Entry) {
 	d.smu.Lock()
 	ends, silent := d.ends[endpoint], d.silent[endpoint]
 	d.calls[endpoint]++
 	d.smu.Unlock()
-	if silent {
+	switch {
+	case silent:
 		time.AfterFunc(callDeadline, func() {
-			m.seat.Overdue(callDeadline)
-			d.end(m, errors.New("a Call is overdue"))
+			if m.has(e) {
+				m.seat.Overdue(callDeadline)
+				m.Close(errOverdue)
+			}
 		})
-		return
+	case ends && !e.Aside:
+		m.Close(io.EOF)
+	case m.drop(e):
+		e.Answered()
+		m.seat.Done(e, m.affinity)
 	}
-	switch got := m.take(); {
-	case ends && slices.ContainsFunc(got, func(e *Entry) bool { return !e.Aside }):
-		m.mu.Lock()
-		m.got = append(got, m.got...)
-		m.mu.Unlock()
-		d.end(m, io.EOF)
-	default:
-		for _, e := range got {
-			e.Answered()
-			m.seat.Done(e, m.affinity)
-		}
-	}
-}
-
-// end ends m, once.
-func (d *careDialer) end(m *fakeMember, err error) {
-	m.mu.Lock()
-	over := m.closed != nil
-	m.closed = err
-	m.mu.Unlock()
-	if over {
-		return
-	}
-	m.end(err)
 }
 
 func (d *careDialer) set(of map[string]bool, endpoint string, on bool) {
@@ -112,7 +97,48 @@ func care(t *testing.T, d *careDialer, o Options) (*Pool, *Health, *[]error) {
 	h := &Health{Ejected: func(_ string, _ time.Duration, err error) { *why = append(*why, err) }}
 	o.Endpoints, o.Health = []string{"a", "b"}, h
 	h.Set(o.Endpoints, true)
-	return startPool(t, o, d, &owner{}), h, why
+	p := startPool(t, o, d, &owner{})
+	t.Cleanup(func() {
+		p.Close()
+		if n := p.outstanding; n > 0 {
+			t.Errorf("all connections have ended, and %d Calls have not been given back", n)
+		}
+	})
+	return p, h, why
+}
+
+// TestCallsOfTheEnd: a connection of a careDialer that ends gives all of its Calls back, also one for which the pool chose
+// it before. A Call that it kept would hold its credit for ever: with as many as there are credits, the pool waits
+// behind them, and no Call can try an endpoint out.
+func TestCallsOfTheEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newCareDialer()
+		d.ends["a"] = true
+		p, _, _ := care(t, d, Options{Connections: 1})
+		var f Flow
+		chosen := func() (Member, *Entry) {
+			e := &Entry{Flow: &f, Cost: 100, Repeatable: true}
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			m, _, err := p.submit(e, 0, time.Now())
+			if err != nil || m == nil {
+				t.Fatalf("the connection has no credit for a Call: %v", err)
+			}
+			return m, e
+		}
+		m, one := chosen()
+		_, two := chosen()
+		_, late := chosen()
+		m.Dispatch(one, 0)
+		m.Dispatch(two, 0)
+		synctest.Wait() // m has ended
+		m.Dispatch(late, 0)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if n := p.outstanding; n > 0 {
+			t.Errorf("%d Calls have not been given back", n)
+		}
+	})
 }
 
 // TestNullOnlyEnds: an endpoint that ends each connection at a Call is ejected, is tried with one Call now and then,
@@ -219,9 +245,7 @@ func TestNullCallsProveNothing(t *testing.T) {
 		for range 10 {
 			traffic(t, p, time.Second, func(e *Entry) { e.Aside = true })
 			for _, m := range d.all() {
-				if m.closed == nil {
-					d.end(m, io.EOF)
-				}
+				m.Close(io.EOF)
 			}
 		}
 		if out, _ := h.Counts(); out > 0 {
@@ -238,9 +262,7 @@ func TestIdleIsNotJudged(t *testing.T) {
 		for range 20 {
 			time.Sleep(10 * time.Second)
 			for _, m := range d.all() {
-				if m.closed == nil {
-					d.end(m, io.EOF)
-				}
+				m.Close(io.EOF)
 			}
 		}
 		synctest.Wait()
@@ -271,6 +293,8 @@ func TestAllNullOnly(t *testing.T) {
 			}
 			d.set(bad, "a", false)
 			d.set(bad, "b", false)
+			// The Call that tries a out may have come before, and a is ejected once more when it is overdue. The rest
+			// is for the next Call, and for the other connection to follow.
 			traffic(t, p, callDeadline+2*mostEject, nil)
 			wantAt(t, p, "both answer", "a", "a")
 			p.Close()
@@ -374,7 +398,7 @@ func open(d *careDialer, endpoint string) (all []*fakeMember) {
 	d.cityDialer.mu.Lock()
 	defer d.cityDialer.mu.Unlock()
 	for m, at := range d.up {
-		if at == endpoint && m.closed == nil {
+		if at == endpoint && m.isOpen() {
 			all = append(all, m)
 		}
 	}

@@ -56,9 +56,6 @@ type Member interface {
 	Close(err error)
 }
 
-// Elsewhere is the affinity of a goroutine that is not a loop.
-const Elsewhere = -1
-
 // A Dialer makes connections. The pool calls Dial on the seat's goroutine, and Dial
 // blocks until the connection is usable. The connection reports its credits with
 // Seat.Granted and its end with Seat.Ended.
@@ -98,8 +95,6 @@ type Pool struct {
 	inUse      int  // Calls outstanding on these
 	owed       int  // of inUse, Calls beyond the grants of their connections, which were lowered
 	shared
-	called   bool // Calls may go although other pools are in part's line: it is this pool's turn
-	oldNoted int  // old Calls that part counts
 	closed   bool
 	since    time.Time // when the pool lost its last usable connection; zero while it has one, or all seats sleep
 	firstUp  time.Time // when a connection came up while there was no other
@@ -108,8 +103,8 @@ type Pool struct {
 	arrivals uint32    // connections that got credits while Options.Idle was set
 	tryout   *Seat     // waits for a Call that tries its endpoint, and is not in seats; nil for none
 
-	blocked bool // listed in SlowStart.blocked; guarded by SlowStart.mu
-	inLine  bool // in the line of part; guarded by part.mu
+	place  quotaPlace // in part
+	slowed slowedPool // in slowStart
 }
 
 // New returns a pool that has not been started. It fails if o is not valid.
@@ -123,6 +118,7 @@ func New(o Options, d Dialer, owner Owner) (*Pool, error) {
 		need:   1,
 		shared: shared{age: firstAge},
 	}
+	p.place.pool, p.slowed.pool = p, p
 	p.queue = newQueues(&p.shared, o.Loops, o.Connections)
 	if p.metrics == nil {
 		p.metrics = &Metrics{}
@@ -188,7 +184,7 @@ func (p *Pool) Close() {
 	}
 	p.wg.Wait()
 	p.mu.Lock()
-	p.aged(0)
+	p.part.aged(&p.place, 0)
 	starved := p.queue.waited()
 	p.mu.Unlock()
 	p.metrics.leave(p, starved)
@@ -199,53 +195,6 @@ func (p *Pool) Closed() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.closed
-}
-
-// sweep gives back the Calls that have waited too long. The owner closes the connection
-// of a client whose Call comes back, and the client retransmits: an upstream that is
-// down must not look like a server that never finishes a Call.
-func (p *Pool) sweep(ctx context.Context) {
-	t := time.NewTicker(p.sweepEvery())
-	defer t.Stop()
-	aged := time.Now()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case now := <-t.C:
-			hang := 0
-			p.mu.Lock()
-			old := p.queue.expire(now.Add(-p.opts.QueueWait))
-			moved := p.releaseSticky()
-			if now.Sub(aged) >= ageing-ageing/8 {
-				aged = now
-				hang = p.grow()
-				p.aged(p.old())
-			}
-			waiting := p.queue.n > 0 && !p.part.holds(p) // for a credit, or beside one by a mistake: then no longer than this
-			scarce := p.opts.Scarce
-			idle := p.rest()
-			p.mu.Unlock()
-			closeAll(idle)
-			if hang > 0 && scarce != nil {
-				scarce(hang)
-			}
-			t.Reset(p.sweepEvery())
-			p.expire(old, errQueueTimeout)
-			if moved || waiting {
-				p.kick(Elsewhere)
-			}
-		}
-	}
-}
-
-// sweepEvery is the time between two sweeps.
-func (p *Pool) sweepEvery() time.Duration {
-	every := min(max(p.options().QueueWait/8, 10*time.Millisecond), ageing)
-	if !p.slowStart.Over() {
-		return min(every, slowStartAge)
-	}
-	return every
 }
 
 // options returns the settings that hold now.

@@ -20,8 +20,9 @@ type queue struct {
 	inRing int         // places in the ring
 	weight int         // sum of place.share over the ring
 	served int64       // total cost in octets dispatched for a host of weight 1
+	turned time.Time   // when a Call last went in its host's turn
 
-	poor, unknown, trial, aside placeList // places by what the host has outstanding: placeList
+	known, fresh, stuck placeList // places of hosts that may have a credit of the reserve
 }
 
 // waits reports whether a Call of a host in the ring waits.
@@ -92,7 +93,12 @@ func (q *queue) popOf(pl *place) *Entry {
 		pl.flows.pass(&f.turn)
 	}
 	q.removed(pl, 1)
-	if pl.n > 0 && pl.turn.in() && pl.turn.deficit < pl.price() {
+	switch {
+	case pl.n == 0 || !pl.turn.in():
+	case !q.shared.lately(pl.host):
+		pl.turn.deficit = min(pl.turn.deficit, 0)
+		q.ring.pass(&pl.turn)
+	case pl.turn.deficit < pl.price():
 		q.ring.pass(&pl.turn)
 	}
 	return e
@@ -163,13 +169,11 @@ func (q *queue) places(yield func(*place) bool) {
 			return
 		}
 	}
-	for _, l := range []*placeList{&q.poor, &q.unknown, &q.trial, &q.aside} { // hosts that are set aside are not in the ring
-		for pl := l.first; pl != nil; {
-			next := pl.next
-			if !pl.turn.in() && !yield(pl) {
+	for i := len(q.shared.aside) - 1; i >= 0; i-- { // from the end, because the caller may take a host out
+		for pl := q.shared.aside[i].places; pl != nil; pl = pl.another {
+			if pl.queue == q && pl.n > 0 && !yield(pl) {
 				return
 			}
-			pl = next
 		}
 	}
 }

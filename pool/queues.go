@@ -3,7 +3,7 @@ package pool
 import "time"
 
 // queues hold the Calls that wait in a pool: one queue for each loop, and one for each
-// seat, for the flows that have to use that seat (sticky.go).
+// seat, for the flows that have to use that seat (bound.go).
 //
 // A credit that comes back on a loop goes to a Call of that loop's clients. A Call of
 // another loop's client would cost both loops a cache miss for everything that the Call
@@ -58,8 +58,12 @@ const (
 
 // lag is by how many octets of cost, for each unit of weight, q may be behind others. A host with
 // many flows dispatches more in one round, and a queue that goes first too soon costs each Call
-// the cache misses of another loop. A host that has no neighbours shares only with itself.
-func (qs *queues) lag(q *queue) int64 {
+// the cache misses of another loop. A host that has no neighbours shares only with itself. While few
+// Calls go, so that q had no turn for some time, it is not behind at all.
+func (qs *queues) lag(q *queue, now time.Time) int64 {
+	if now.Sub(q.turned) > frozen {
+		return 0
+	}
 	n := q.nFlows / max(1, q.inRing)
 	if qs.shared.hosts > 1 {
 		n = min(n, largestLag)
@@ -78,12 +82,6 @@ func (qs *queues) pushFront(e *Entry, here int) {
 	qs.enter(e, here).pushFront(e)
 }
 
-// pop removes the next entry that seat, whose affinity is loop, may have. There is one, of a
-// host in a ring.
-func (qs *queues) pop(loop, seat int) *Entry {
-	return qs.popOf(qs.turn(loop, seat).front())
-}
-
 // popOf removes the next entry of pl.
 func (qs *queues) popOf(pl *place) *Entry {
 	e := pl.queue.popOf(pl)
@@ -94,12 +92,12 @@ func (qs *queues) popOf(pl *place) *Entry {
 // turn returns the queue whose turn it is, among those in which a host that is not set aside has
 // a Call that seat, whose affinity is loop, may have. If there is none, no host waits in the queue
 // that it returns.
-func (qs *queues) turn(loop, seat int) *queue {
+func (qs *queues) turn(loop, seat int, now time.Time) *queue {
 	q := qs.byLoop[qs.index(loop)]
 	if s := qs.bySeat[seat]; s.waits() && (!q.waits() || s.served <= q.served) {
 		q = s
 	}
-	if last := leastServed(nil, qs.byLoop); last != nil && (!q.waits() || last.served+qs.lag(last) < q.served) {
+	if last := leastServed(nil, qs.byLoop); last != nil && (!q.waits() || last.served+qs.lag(last, now) < q.served) {
 		q = last
 	}
 	return q

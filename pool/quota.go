@@ -27,7 +27,7 @@ type Quota struct {
 	loops  int         // constant
 	beside atomic.Bool // a pool that is only a witness (Options.Witness) has had Calls lately
 
-	mu      sync.Mutex // guards the rest; may be locked while a Pool.mu is held, never the other way round
+	mu      sync.Mutex // guards the rest; a leaf, which may be locked while Pool.mu is held
 	limit   int
 	always  bool // the limit also holds for a host that is alone
 	active  []*QuotaHost
@@ -55,10 +55,28 @@ type quotaPart struct {
 	old  atomic.Int64 // about how many of them are old
 	most atomic.Int64 // how many Calls there may be, with old Calls counted twice
 
-	waiting atomic.Int64 // pools in line
-	mu      sync.Mutex   // guards line and Pool.inLine; a leaf
-	line    []*Pool      // pools with Calls that wait for room, in order
-	_       [64]byte     // loops do not share a cache line
+	waiting atomic.Int64  // pools in line
+	mu      sync.Mutex    // guards line and quotaPlace.inLine; a leaf
+	line    []*quotaPlace // of pools with Calls that wait for room, in order
+	_       [64]byte      // loops do not share a cache line
+}
+
+// A quotaPlace is a pool as its quotaPart sees it.
+type quotaPlace struct {
+	pool interface{ kickOne(here int) } // dispatches a queued Call, and joins again if more wait; constant
+
+	called   bool // Calls may go although other pools are in line: it is this pool's turn; guarded by the pool's lock
+	oldNoted int  // old Calls that the part counts; guarded by the pool's lock
+	inLine   bool // in the line of the part; guarded by its mu
+}
+
+// aged notes how many Calls of p are old. The caller holds the pool's lock.
+func (t *quotaPart) aged(p *quotaPlace, old int) {
+	if t != nil && old != p.oldNoted {
+		t.old.Add(int64(old - p.oldNoted))
+		p.oldNoted = old
+		t.host.quota.arm()
+	}
 }
 
 const (
@@ -114,9 +132,9 @@ func (t *quotaPart) room() bool {
 	return held+old < t.most.Load() || held == old
 }
 
-// admits reports whether a Call of p may go now. If not, it puts p in line. Pool.called says that
-// it is the turn of p. The caller holds p.mu.
-func (t *quotaPart) admits(p *Pool) bool {
+// admits reports whether a Call of p may go now. If not, it puts p in line. quotaPlace.called says that
+// it is the turn of p. The caller holds the pool's lock.
+func (t *quotaPart) admits(p *quotaPlace) bool {
 	if t == nil || p.called && t.room() || t.waiting.Load() == 0 && t.room() {
 		return true
 	}
@@ -146,12 +164,12 @@ func (t *quotaPart) wake(here int) {
 		if p == nil {
 			return
 		}
-		p.kickOne(here)
+		p.pool.kickOne(here)
 	}
 }
 
 // pop removes and returns the first pool in line, or nil.
-func (t *quotaPart) pop() *Pool {
+func (t *quotaPart) pop() *quotaPlace {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.line) == 0 {
@@ -164,23 +182,8 @@ func (t *quotaPart) pop() *Pool {
 	return p
 }
 
-// kickOne dispatches a queued Call. If more Calls wait, it puts p in line again.
-func (p *Pool) kickOne(here int) {
-	p.mu.Lock()
-	p.called = true
-	m, e := p.nextAny(here)
-	p.called = false
-	if e != nil && p.queue.n > 0 {
-		p.part.join(p)
-	}
-	p.mu.Unlock()
-	if e != nil {
-		p.dispatch(m, e, here)
-	}
-}
-
-// join puts p at the end of the line. The caller holds p.mu.
-func (t *quotaPart) join(p *Pool) {
+// join puts p at the end of the line. The caller holds the pool's lock.
+func (t *quotaPart) join(p *quotaPlace) {
 	t.mu.Lock()
 	joins := !p.inLine
 	if joins {
@@ -195,22 +198,13 @@ func (t *quotaPart) join(p *Pool) {
 
 // holds reports whether p is in line, so that the Quota lets it dispatch when there is room. The caller
 // holds p.mu.
-func (t *quotaPart) holds(p *Pool) bool {
+func (t *quotaPart) holds(p *quotaPlace) bool {
 	if t == nil {
 		return false
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return p.inLine
-}
-
-// aged notes how many Calls of p are old. The caller holds p.mu.
-func (p *Pool) aged(old int) {
-	if t := p.part; t != nil && old != p.oldNoted {
-		t.old.Add(int64(old - p.oldNoted))
-		p.oldNoted = old
-		t.host.quota.arm()
-	}
 }
 
 // activate counts h among the hosts that have Calls.

@@ -18,6 +18,16 @@ func (s *Seat) Retire(m Member) bool {
 	return ok
 }
 
+// Renew replaces the connections that would be made differently now, one after the other. It does not wait.
+func (p *Pool) Renew() {
+	p.leaveNullOnly()
+	p.mu.Lock()
+	idle := p.renewNext()
+	p.mu.Unlock()
+	idle.close()
+	p.slowStart.wake(Elsewhere)
+}
+
 // renewNext replaces the next seat that is stale, unless the seat that replaced the last one
 // is awake and has no connection with a credit yet. The caller holds pool.mu.
 func (p *Pool) renewNext() idleConn {

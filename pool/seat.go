@@ -86,10 +86,9 @@ func (s *Seat) owes() int {
 	return max(s.inUse-s.grant, 0)
 }
 
-// takeCredit takes a credit for e, which goes as t and which the slow start counted in the age
-// slowStart, if that is not 0. It returns the connection to dispatch e to. pool.mu is held and
+// takeCredit takes a credit for e, which the slow start counted in the age slowStart, if that is not 0. It returns the connection to dispatch e to. pool.mu is held and
 // free() > 0.
-func (s *Seat) takeCredit(e *Entry, t trial, slowStart uint32) Member {
+func (s *Seat) takeCredit(e *Entry, slowStart uint32) Member {
 	p := s.pool
 	s.inUse++
 	if s.member != nil { // or it is Pool.tryout
@@ -98,7 +97,7 @@ func (s *Seat) takeCredit(e *Entry, t trial, slowStart uint32) Member {
 	p.outstanding++
 	p.ages.add(p.age, 1)
 	c := &e.credit
-	c.seat, c.age, c.slowStart, c.asLarge, c.trial, c.client, c.answered = s, p.age, slowStart, e.large(), t, false, false
+	c.seat, c.age, c.slowStart, c.asLarge, c.client, c.answered = s, p.age, slowStart, e.large(), false, false
 	if c.asLarge {
 		s.large++
 	}

@@ -62,7 +62,7 @@ func (s *Seat) Steer(e *Entry, here int) bool {
 	p.mu.Lock()
 	e.refused |= s.bit()
 	var best *Seat
-	if !p.held && !p.closed && p.stickySeat(e.Flow) == nil {
+	if !p.held && !p.closed && p.boundSeat(e.Flow) == nil {
 		best = p.pickExcept(e.refused, here, e.large())
 	}
 	if best == nil {
@@ -77,7 +77,7 @@ func (s *Seat) Steer(e *Entry, here int) bool {
 	e.yield(s, &c)
 	p.giveBack(&c, e.host())
 	idle := s.takeIdle()
-	m := best.takeCredit(e, c.trial, c.slowStart)
+	m := best.takeCredit(e, c.slowStart)
 	if !e.large() {
 		// The XID of e is taken on this connection. The client's next XIDs may be taken
 		// as well, so its next Calls follow e.
@@ -102,7 +102,7 @@ func (s *Seat) Borrow(m Member, e *Entry) bool {
 	if p.held || s.member != m || s.free() <= 0 {
 		return false
 	}
-	s.takeCredit(e, noTrial, 0)
+	s.takeCredit(e, 0)
 	return true
 }
 

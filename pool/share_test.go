@@ -223,6 +223,25 @@ func TestHalfStuckHost(t *testing.T) {
 	})
 }
 
+// TestHalfStuckHosts: when one file system hangs that all hosts use, and Calls to it have all credits that hosts may
+// have in their turns, the hosts go on with Calls to others.
+func TestHalfStuckHosts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrowd(t, Options{Connections: 4}, 32)
+		c.join(112, 1)
+		c.run(time.Second)
+		for i, cl := range c.clients {
+			c.hang(&cl.flow, 1, i%2)
+		}
+		c.run(4 * time.Second)
+		if n := c.p.old(); n < 110 {
+			t.Fatalf("%d Calls hang, want nearly 112", n)
+		}
+		c.wantServed("half stuck hosts")
+		c.end()
+	})
+}
+
 // TestSlowForAll: while a server takes long for everybody, its credits are in use.
 func TestSlowForAll(t *testing.T) {
 	for _, hosts := range []int{1, 3, 40} {
@@ -274,9 +293,6 @@ func TestQuickHosts(t *testing.T) {
 			for range 50 {
 				c.step(-1)
 				least = min(least, c.p.Stats().Outstanding)
-				if n := c.p.trials[onTrial]; n > 0 {
-					t.Errorf("%d hosts: %d Calls are on trial", tt.hosts, n)
-				}
 			}
 			if least < tt.least {
 				t.Errorf("%d hosts: %d of 64 credits are in use", tt.hosts, least)
@@ -356,6 +372,58 @@ func TestHostsShareByHost(t *testing.T) {
 	}
 }
 
+// TestSetAsideBesideBusy: a host that was set aside has its turns again when there is room in its window, also while
+// others always wait for theirs.
+func TestSetAsideBesideBusy(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrowd(t, Options{Connections: 4}, 16)
+		one, other := &Flow{Host: &Host{}}, &Flow{Host: &Host{}}
+		c.hang(other, 100, 1)
+		c.hang(one, 100, 0)
+		c.run(20 * time.Second)
+		if one.Host.aside == 0 || other.Host.aside == 0 {
+			t.Fatal("a host whose Calls hang has room in its window")
+		}
+		c.join(8, 64)
+		c.run(time.Second)
+		c.p.Forget(other, errLost)
+		for _, s := range c.out { // the other host's Calls end
+			if s.e.Flow == other {
+				s.m.seat.Done(s.e, s.m.affinity)
+			}
+		}
+		c.out = slices.DeleteFunc(c.out, func(s sentCall) bool { return s.e.Flow == other })
+		held := one.Host.held
+		c.run(3 * time.Second)
+		if one.Host.held <= held {
+			t.Errorf("a host has %d credits, as before others gave back theirs: %+v", held, c.p.room())
+		}
+		c.end()
+	})
+}
+
+// TestHangOnReplaced: Calls that hang on connections which others have replaced do not keep their host from the credits
+// of these.
+func TestHangOnReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrowd(t, Options{Connections: 4}, 32)
+		f := &Flow{Host: &Host{}}
+		for range 8 {
+			c.hang(f, 200, 0)
+			c.run(20 * time.Second)
+			c.p.Forget(f, errLost)
+			for _, m := range c.d.all() {
+				m.seat.Retire(m)
+			}
+			c.run(5 * time.Second)
+		}
+		if e := submit(t, c.p, f, 200, 0); e.Seat() == nil {
+			t.Errorf("a Call waits beside %d free credits", c.p.free())
+		}
+		c.end()
+	})
+}
+
 // TestShareExpires: the Calls of hosts that were set aside come back when they have waited too long,
 // those of hosts included that hold no credit.
 func TestShareExpires(t *testing.T) {
@@ -367,13 +435,6 @@ func TestShareExpires(t *testing.T) {
 		}
 		c.p.mu.Lock()
 		waiting := c.p.queue.n
-		for q := range c.p.queue.all {
-			for _, l := range []*placeList{&q.poor, &q.unknown} {
-				for pl := l.first; pl != nil; pl = pl.next {
-					pl.leave()
-				}
-			}
-		}
 		c.p.mu.Unlock()
 		time.Sleep(40 * time.Second)
 		synctest.Wait()
@@ -402,4 +463,32 @@ func TestShareLifted(t *testing.T) {
 		}
 		c.end()
 	})
+}
+
+// TestSilentHost: a host of which one Call hangs and that sends nothing for half a minute goes on afterwards, while
+// others have all the unproven Calls that they may have.
+func TestSilentHost(t *testing.T) {
+	for hogs := range 4 {
+		synctest.Test(t, func(t *testing.T) {
+			c := newCrowd(t, Options{Connections: 4}, 32)
+			c.join(1+hogs, 1)
+			silent := c.clients[0]
+			c.run(time.Second)
+			for _, cl := range c.clients {
+				cl.gone = true
+			}
+			c.run(time.Second)
+			for _, hog := range c.clients[1:] {
+				c.hang(&hog.flow, 200, 0)
+			}
+			c.clients = c.clients[:1]
+			c.hang(&silent.flow, 1, 0)
+			c.run(30 * time.Second)
+			silent.gone = false
+			c.send(silent)
+			c.run(3 * time.Second)
+			c.wantServed(fmt.Sprintf("beside %d hosts whose Calls hang", hogs))
+			c.end()
+		})
+	}
 }

@@ -202,7 +202,7 @@ func (p *Pool) relieveFor(e *Entry, here int) {
 // needsCredits reports whether Calls that wait could go on another connection, because it is not the
 // slow start for which they wait. The caller holds p.mu.
 func (p *Pool) needsCredits() bool {
-	return p.free() <= 0 || p.slowStart.Over() || p.window().credits == p.credits
+	return p.free() <= 0 || p.slowStart.Over() || p.room().credits == p.credits
 }
 
 // relieveQueue wakes seats for the Calls that wait, if they need some. The caller holds p.mu.

@@ -33,18 +33,24 @@ type SlowStart struct {
 	first  int         // limit at the start; constant
 	octets int64       // limitOctets at the start; constant
 
-	mu             sync.Mutex // guards the rest; a leaf, locked while Pool.mu is held
-	limit          int        // most Calls of clients, and most Calls dispatched
-	limitOctets    int64      // most octets of the Calls of clients and of their Replies
-	age            uint32     // the present age; never 0
-	began          time.Time  // when it began
-	received       ages[int]  // Calls of clients that wait for their Replies
-	receivedOctets ages[int]  // octets of these Calls, with their Replies
-	all            int        // these Calls, with those that are older
-	allOctets      int64      // the octets of all
-	dispatched     ages[int]  // Calls outstanding on connections
-	connections    int        // connections of all pools
-	blocked        []*Pool    // pools that the slow start kept from dispatching a Call; each is listed once
+	mu             sync.Mutex    // guards the rest; a leaf, locked while Pool.mu is held
+	limit          int           // most Calls of clients, and most Calls dispatched
+	limitOctets    int64         // most octets of the Calls of clients and of their Replies
+	age            uint32        // the present age; never 0
+	began          time.Time     // when it began
+	received       ages[int]     // Calls of clients that wait for their Replies
+	receivedOctets ages[int]     // octets of these Calls, with their Replies
+	all            int           // these Calls, with those that are older
+	allOctets      int64         // the octets of all
+	dispatched     ages[int]     // Calls outstanding on connections
+	connections    int           // connections of all pools
+	blocked        []*slowedPool // pools that the slow start kept from dispatching a Call; each is listed once
+}
+
+// A slowedPool is a pool as the SlowStart sees it.
+type slowedPool struct {
+	pool    interface{ kick(here int) } // dispatches queued Calls; constant
+	blocked bool                        // listed in SlowStart.blocked; guarded by SlowStart.mu
 }
 
 const (
@@ -192,8 +198,8 @@ func (s *SlowStart) dispatch() (age uint32) {
 	return s.age
 }
 
-// block has wake try p again, which has Calls that wait. The caller holds p.mu.
-func (s *SlowStart) block(p *Pool) {
+// block has wake try p again, which has Calls that wait. The caller holds the pool's lock.
+func (s *SlowStart) block(p *slowedPool) {
 	if s.Over() {
 		return
 	}
@@ -230,7 +236,7 @@ func (s *SlowStart) wake(here int) {
 	}
 	s.mu.Unlock()
 	for _, p := range pools {
-		p.kick(here)
+		p.pool.kick(here)
 	}
 }
 

@@ -79,3 +79,17 @@ func (s *Seat) stats(started bool) SeatStats {
 	}
 	return ss
 }
+
+// sums returns what Metrics add up.
+func (p *Pool) sums() (n poolSums) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, s := range p.seats {
+		if s.member != nil {
+			n.granted += s.grant
+			n.used += s.inUse
+		}
+	}
+	n.asleep, n.old = p.asleep, p.old()
+	return n
+}

@@ -26,19 +26,19 @@ func (p *Pool) Submit(e *Entry, here int) error {
 
 // submit takes a credit for e and returns the connection to dispatch e to, or queues e and returns
 // nil. If it queues e although a credit is free, keeps is true, and the caller has to call kick
-// without p.mu: e may go on trial, or the credit is for another host. The caller holds p.mu.
+// without p.mu: e may go from the reserve, or the credit is for another host. The caller holds p.mu.
 func (p *Pool) submit(e *Entry, here int, now time.Time) (m Member, keeps bool, err error) {
 	if p.closed {
 		return nil, false, ErrClosed
 	}
 	f := e.Flow
 	p.settle(f)
-	p.slowStart.block(p)
-	w := p.scarce(p.window())
-	if !p.held && p.admits(f, w) && p.part.admits(p) {
+	p.slowStart.block(&p.slowed)
+	r := p.room()
+	if !p.held && p.admits(f, r) && p.part.admits(&p.place) {
 		if s := p.choose(e, here); s != nil {
 			s = p.divert(s, e)
-			m = s.takeCredit(e, noTrial, p.slowStart.dispatch())
+			m = s.takeCredit(e, p.slowStart.dispatch())
 			if p.asleep > 0 {
 				p.relieveSeat(s, e, here)
 			}
@@ -53,7 +53,7 @@ func (p *Pool) submit(e *Entry, here int, now time.Time) (m Member, keeps bool, 
 	if p.asleep > 0 {
 		p.relieveFor(e, here)
 	}
-	return nil, w.free > 0 && (p.part != nil || p.shares() && (p.candidates > 0 || p.fits(f.host(), w))), nil
+	return nil, r.free > 0 && (p.part != nil || p.shares() && (p.candidates > 0 || r.free > r.reserve && p.within(f.host(), r))), nil
 }
 
 // overflows reports whether a Call of h may wait although as many wait as may: h has fewer than its share of them. So

@@ -6,6 +6,8 @@ import (
 	"net/netip"
 	"strings"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/proxy/upstream"
 )
 
 // errOperator closes the connection of a client because an operator wants it.
@@ -15,67 +17,28 @@ var errOperator = errors.New("proxy: closed by an operator")
 // replaced one after the other when their Calls are answered. It fails for the last endpoint, and for an
 // upstream whose clients belong to one endpoint each. Any goroutine.
 func (p *Proxy) Eject(upstream, endpoint string, d time.Duration) error {
-	u, err := p.upstreamNamed(upstream)
+	u, err := p.find(upstream)
 	if err != nil {
 		return err
 	}
-	if u.settings().partitioned() {
-		return fmt.Errorf("upstream %s: each client belongs to one endpoint, because failover is none", upstream)
-	}
-	var until time.Time
-	if d > 0 {
-		until = time.Now().Add(d)
-	}
-	if err := u.endpoints.health.Eject(endpoint, until); err != nil {
-		return fmt.Errorf("upstream %s, endpoint %s: %w", upstream, endpoint, err)
-	}
-	u.endpoints.eject.Inc()
-	u.log.Warn().Str("event", "endpoint_ejected").Str("endpoint", endpoint).Str("reason", "operator").Dur("wait_ms", d).Msg("endpoint ejected by an operator")
-	u.renew()
-	return nil
+	return u.Endpoints.Eject(endpoint, d)
 }
 
 // Return ends the ejection of an endpoint. Any goroutine.
 func (p *Proxy) Return(upstream, endpoint string) error {
-	u, err := p.upstreamNamed(upstream)
+	u, err := p.find(upstream)
 	if err != nil {
 		return err
 	}
-	was, err := u.endpoints.health.Return(endpoint)
-	for _, h := range u.endpoints.apart {
-		if w, e := h.Return(endpoint); e == nil {
-			was = was || w
-		}
-	}
-	switch {
-	case err != nil:
-		return fmt.Errorf("upstream %s, endpoint %s: %w", upstream, endpoint, err)
-	case !was:
-		return fmt.Errorf("upstream %s, endpoint %s: it is not ejected", upstream, endpoint)
-	}
-	u.log.Info().Str("event", "endpoint_returned").Str("endpoint", endpoint).Str("reason", "operator").Msg("endpoint returned by an operator")
-	return nil
+	return u.Endpoints.Return(endpoint)
 }
 
-// upstreamNamed returns the upstream that a configuration calls name.
-func (p *Proxy) upstreamNamed(name string) (*upstream, error) {
-	if u := p.allUpstreams()[name]; u != nil {
+// find returns the upstream that a configuration calls name.
+func (p *Proxy) find(name string) (*upstream.Upstream, error) {
+	if u := p.upstreamNamed(name); u != nil {
 		return u, nil
 	}
 	return nil, fmt.Errorf("there is no upstream %q", name)
-}
-
-// renew has the pools of u replace connections to endpoints that are ejected.
-func (u *upstream) renew() {
-	for _, p := range u.pools {
-		p.Renew()
-	}
-	for _, p := range u.lanePools() {
-		p.Renew()
-	}
-	for _, p := range u.pins.pools() {
-		p.Renew()
-	}
 }
 
 // Disconnect closes the connections of the clients who, which is an address with its port, an address, or a
@@ -86,16 +49,17 @@ func (p *Proxy) Disconnect(who, reason string) (n int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	for _, l := range p.allListeners() {
+	for _, l := range p.AllListeners() {
 		closed := 0
-		for _, f := range l.snapshot(false) {
-			if match(f.peer) {
+		for _, f := range l.AllClients() {
+			if match(f.Peer()) {
 				closed++
-				f.close(errOperator)
+				f.Close(errOperator)
 			}
 		}
 		if n += closed; closed > 0 {
-			l.log.Warn().Str("event", "client_disconnected").Str("clients", who).Int("connections", closed).Str("reason", reason).
+			l.Log.Warn().Str("event", "client_disconnected").Str("clients", who).Int("connections", closed).
+				Str("reason", reason).
 				Msg("clients closed by an operator")
 		}
 	}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 )
 
 // TestEject: an endpoint that an operator ejects loses its connections and gets them back, and the last one
@@ -15,8 +15,8 @@ func TestEject(t *testing.T) {
 	t.Parallel()
 	h := proxytest.NewHarness(t, budget)
 	a, b := h.TCPServer(proxytest.Behaviour{}), h.TCPServer(proxytest.Behaviour{})
-	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
-		[]proxy.UpstreamOptions{{Name: "storage", Endpoints: []string{a.Addr(), b.Addr()}, Failover: true, Priority: true, Connections: 2}})
+	p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
+		[]settings.UpstreamOptions{{Name: "storage", Endpoints: []string{a.Addr(), b.Addr()}, Failover: true, Priority: true, Connections: 2}})
 	c := h.Client(p.Addr("nfs"))
 	check(t, c, proxytest.GetattrCall(1))
 	at := func(addr string) (n int) {
@@ -65,8 +65,8 @@ func TestEject(t *testing.T) {
 func TestDisconnect(t *testing.T) {
 	t.Parallel()
 	h := proxytest.NewHarness(t, budget)
-	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
-		[]proxy.UpstreamOptions{{Name: "storage", Endpoints: []string{h.TCPServer(proxytest.Behaviour{}).Addr()}}})
+	p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
+		[]settings.UpstreamOptions{{Name: "storage", Endpoints: []string{h.TCPServer(proxytest.Behaviour{}).Addr()}}})
 	for range 4 {
 		check(t, h.Client(p.Addr("nfs")), proxytest.GetattrCall(1))
 	}

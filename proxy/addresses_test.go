@@ -17,7 +17,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
@@ -82,7 +82,7 @@ func newTwoAddresses(t *testing.T, host string, rdma bool, broken func(*proxytes
 		}
 		t.Cleanup(b.Close)
 	}
-	proxy.Name(host, first, second)
+	x.Names[host] = []netip.Addr{first, second}
 	x.endpoint = net.JoinHostPort(host, port)
 	return x
 }
@@ -104,17 +104,17 @@ func TestMuteAddress(t *testing.T) {
 	} {
 		for _, how := range []struct {
 			name string
-			mode proxy.Mode
+			mode settings.Mode
 			call []byte
 		}{
-			{"shared", proxy.ModeAuto, proxytest.GetattrCall(1)},
-			{"lane", proxy.ModeAuto, proxytest.SequenceCall(1)},
-			{"pinned", proxy.ModePinned, proxytest.GetattrCall(1)},
+			{"shared", settings.ModeAuto, proxytest.GetattrCall(1)},
+			{"lane", settings.ModeAuto, proxytest.SequenceCall(1)},
+			{"pinned", settings.ModePinned, proxytest.GetattrCall(1)},
 		} {
 			name := server.name + "-" + how.name
 			atOnce(t, &all, name, func(t *testing.T) {
 				x := newTwoAddresses(t, name+".test", server.broken == nil, server.broken)
-				p := x.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}, []proxy.UpstreamOptions{{
+				p := x.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}, []settings.UpstreamOptions{{
 					Name: "storage", Endpoints: []string{x.endpoint}, RDMA: x.provider != nil, Provider: x.provider, Mode: how.mode, Connections: 1,
 					ConnectTimeout: time.Second, UnavailableAfter: testkit.Patience, BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond,
 				}})

@@ -9,7 +9,8 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/proxyheader"
 	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/admit"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 )
 
 // announce connects to addr as a proxy does for client, and sends its header.
@@ -33,12 +34,12 @@ func TestTenantsOfProxies(t *testing.T) {
 	t.Parallel()
 	h := proxytest.NewHarness(t, budget)
 	s := h.TCPServer(proxytest.Behaviour{})
-	p := h.Proxy([]proxy.ListenerOptions{{
+	p := h.Proxy([]settings.ListenerOptions{{
 		Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage", Proxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")},
-	}}, []proxy.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}, SlowStart: 1024}})
-	if err := p.SetTenants([]proxy.TenantOptions{
-		{Name: "proxies", Clients: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Total: proxy.TenantLimits{Connections: 1}},
-		{Name: "a", Clients: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}, Total: proxy.TenantLimits{Connections: 3}, Address: proxy.TenantLimits{Connections: 2}},
+	}}, []settings.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}, SlowStart: 1024}})
+	if err := p.SetTenants([]admit.TenantOptions{
+		{Name: "proxies", Clients: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Total: admit.TenantLimits{Connections: 1}},
+		{Name: "a", Clients: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}, Total: admit.TenantLimits{Connections: 3}, Address: admit.TenantLimits{Connections: 2}},
 		{Name: "b", Clients: []netip.Prefix{netip.MustParsePrefix("2001:db8::/32")}},
 	}); err != nil {
 		t.Fatal(err)
@@ -84,10 +85,10 @@ func TestTLSBehindProxies(t *testing.T) {
 	x := newSecurity(t)
 	h, _ := logged(t)
 	s := h.TCPServer(proxytest.Behaviour{})
-	p := h.Proxy([]proxy.ListenerOptions{{
+	p := h.Proxy([]settings.ListenerOptions{{
 		Name: "nfs", Address: "127.0.0.1:0", Upstream: "s", TLS: x.listener(true), Proxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")},
-	}}, []proxy.UpstreamOptions{{Name: "s", Endpoints: []string{s.Addr()}}})
-	if err := p.SetTenants([]proxy.TenantOptions{
+	}}, []settings.UpstreamOptions{{Name: "s", Endpoints: []string{s.Addr()}}})
+	if err := p.SetTenants([]admit.TenantOptions{
 		{Name: "named", Names: patterns(t, "named.example.com")},
 		{Name: "network", Clients: []netip.Prefix{netip.MustParsePrefix("203.0.113.0/24")}},
 	}); err != nil {

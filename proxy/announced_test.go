@@ -7,7 +7,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/proxyheader"
 	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 )
 
 // dialFor connects to addr as a proxy does for client, in a header of its own.
@@ -31,14 +31,14 @@ func dialFor(t *testing.T, addr, client string) *proxytest.Client {
 func TestNamesClients(t *testing.T) {
 	h := proxytest.NewHarness(t, budget)
 	s := h.TCPServer(proxytest.Behaviour{})
-	far := h.Proxy([]proxy.ListenerOptions{{
+	far := h.Proxy([]settings.ListenerOptions{{
 		Name: "far", Address: "127.0.0.1:0", Upstream: "storage",
 		Proxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")},
-	}}, []proxy.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}}})
+	}}, []settings.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}}})
 	near := proxytest.NewHarness(t, budget)
-	p := near.Proxy([]proxy.ListenerOptions{{
+	p := near.Proxy([]settings.ListenerOptions{{
 		Name: "near", Address: "127.0.0.1:0", Upstream: "far", Proxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")},
-	}}, []proxy.UpstreamOptions{{Name: "far", Endpoints: []string{far.Addr("far")}, Mode: proxy.ModePinned, NamesClients: true}})
+	}}, []settings.UpstreamOptions{{Name: "far", Endpoints: []string{far.Addr("far")}, Mode: settings.ModePinned, NamesClients: true}})
 
 	names := []string{"203.0.113.7:799", "203.0.113.7:800", "[2001:db8::1]:1023"}
 	var clients []*proxytest.Client
@@ -97,10 +97,10 @@ func TestNamesClients(t *testing.T) {
 func TestClientsOfProxies(t *testing.T) {
 	h := proxytest.NewHarness(t, budget)
 	s := h.TCPServer(proxytest.Behaviour{})
-	listener := proxy.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage", MaxConnections: 4, MakeRoom: true}
+	listener := settings.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage", MaxConnections: 4, MakeRoom: true}
 	behind := listener
 	behind.Name, behind.Proxies = "behind", []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}
-	p := h.Proxy([]proxy.ListenerOptions{listener, behind}, []proxy.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}, SlowStart: 1024}})
+	p := h.Proxy([]settings.ListenerOptions{listener, behind}, []settings.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}, SlowStart: 1024}})
 
 	// The same Call of three clients has three XIDs: a port tells them apart as well. When a client comes through the
 	// proxy again, the Call has the XID that it had: the server knows it.

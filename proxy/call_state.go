@@ -1,7 +1,5 @@
 package proxy
 
-import "fmt"
-
 // A callState says how far a call has got, and so which goroutine owns it.
 //
 //	read -----> queued -----> dispatched -----> replying -----> settled
@@ -23,7 +21,7 @@ const (
 	callQueued                      // its loop's batch or a pool has it, until a credit is free or it has waited too long
 	callDispatched                  // the loop of a connection to the upstream has it, and it has a credit
 	callWaiting                     // it is to be sent again, and a task or a timer has it: fate.go
-	callHeld                        // another call goes first: the call that it repeats (flights.go), or one of its GSS context (gss_context.go)
+	callHeld                        // another call goes first: one that it repeats (identify.go), or of its GSS context (gss_order.go)
 	callReplying                    // its client's loop has it or will have it: front.deliver
 	callSettled                     // it has been counted, and its memory released
 	callStates
@@ -34,19 +32,11 @@ var callStateNames = [callStates]string{"read", "queued", "dispatched", "waiting
 func (s callState) String() string { return callStateNames[s] }
 
 // callMoves are the states that may follow each state, a bit for each.
-var callMoves = [callStates]uint8{
+var callMoves = [8]uint8{
 	callRead:       1<<callQueued | 1<<callHeld | 1<<callReplying | 1<<callSettled,
 	callQueued:     1<<callQueued | 1<<callDispatched | 1<<callReplying,
 	callDispatched: 1<<callQueued | 1<<callWaiting | 1<<callHeld | 1<<callReplying,
 	callWaiting:    1<<callHeld | 1<<callQueued | 1<<callDispatched | 1<<callWaiting | 1<<callReplying,
 	callHeld:       1<<callQueued | 1<<callReplying,
 	callReplying:   1 << callSettled,
-}
-
-// setState moves c to another state. Only call.reset changes the state otherwise.
-func (c *call) setState(to callState) {
-	if callMoves[c.state]>>(to&7)&1 == 0 {
-		panic(fmt.Sprintf("BUG: proxy: a call that is %v becomes %v", c.state, to))
-	}
-	c.state = to
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/tlstest"
 	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
@@ -82,7 +83,7 @@ func iwarpSide(o iwarp.Options) side {
 }
 
 // pairs runs f for every pair of transports, with a provider for each side.
-func pairs(t *testing.T, b proxytest.Behaviour, change func(*proxy.ListenerOptions, *proxy.UpstreamOptions), f func(t *testing.T, x *pair)) {
+func pairs(t *testing.T, b proxytest.Behaviour, change func(*settings.ListenerOptions, *settings.UpstreamOptions), f func(t *testing.T, x *pair)) {
 	for _, p := range [][2]side{
 		{tcpSide(), tcpSide()},
 		{tcpSide(), loopbackSide()},
@@ -103,12 +104,12 @@ func pairs(t *testing.T, b proxytest.Behaviour, change func(*proxy.ListenerOptio
 	}
 }
 
-func newPair(t *testing.T, front, back side, b proxytest.Behaviour, change func(*proxy.ListenerOptions, *proxy.UpstreamOptions)) *pair {
+func newPair(t *testing.T, front, back side, b proxytest.Behaviour, change func(*settings.ListenerOptions, *settings.UpstreamOptions)) *pair {
 	t.Helper()
 	x := &pair{Harness: proxytest.NewHarness(t, budget), front: "tcp", back: "tcp", serverThings: "upstream_reverse", clientThings: "none"}
-	lo := proxy.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}
-	uo := proxy.UpstreamOptions{
-		Name: "storage", Connections: shared, BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond, Mode: proxy.ModePinned,
+	lo := settings.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}
+	uo := settings.UpstreamOptions{
+		Name: "storage", Connections: shared, BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond, Mode: settings.ModePinned,
 	}
 	if back.provider != nil {
 		x.back, x.serverThings = "rdma", "upstream_reverse"
@@ -135,7 +136,7 @@ func newPair(t *testing.T, front, back side, b proxytest.Behaviour, change func(
 	if change != nil {
 		change(&lo, &uo)
 	}
-	x.p = x.Proxy([]proxy.ListenerOptions{lo}, []proxy.UpstreamOptions{uo})
+	x.p = x.Proxy([]settings.ListenerOptions{lo}, []settings.UpstreamOptions{uo})
 	addr := x.p.Addr("nfs")
 	if front.secure {
 		user := files.user(files.issue("user"))
@@ -253,17 +254,17 @@ func refusal(xid, stat uint32) []byte { return oncrpc.AppendAccepted(nil, xid, s
 func TestPairsPinned(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		mode proxy.Mode
+		mode settings.Mode
 		call []byte
 		want int
 	}{
-		{"auto, NFSv3", proxy.ModeAuto, proxytest.GetattrCall(1), 0},
-		{"auto, NFSv4.0", proxy.ModeAuto, proxytest.CompoundCall(1, 0), 0},
-		{"shared, NFSv4.1", proxy.ModeShared, proxytest.CompoundCall(1, 1), 0},
-		{"pinned, NFSv3", proxy.ModePinned, proxytest.GetattrCall(1), 1},
+		{"auto, NFSv3", settings.ModeAuto, proxytest.GetattrCall(1), 0},
+		{"auto, NFSv4.0", settings.ModeAuto, proxytest.CompoundCall(1, 0), 0},
+		{"shared, NFSv4.1", settings.ModeShared, proxytest.CompoundCall(1, 1), 0},
+		{"pinned, NFSv3", settings.ModePinned, proxytest.GetattrCall(1), 1},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			pairs(t, proxytest.Behaviour{}, func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) { u.Mode = tt.mode }, func(t *testing.T, x *pair) {
+			pairs(t, proxytest.Behaviour{}, func(_ *settings.ListenerOptions, u *settings.UpstreamOptions) { u.Mode = tt.mode }, func(t *testing.T, x *pair) {
 				c := x.client()
 				for range 3 {
 					x.check(c, tt.call)
@@ -281,7 +282,7 @@ func TestPairsPinned(t *testing.T) {
 
 // TestPairsLimit: a client more than may be is closed.
 func TestPairsLimit(t *testing.T) {
-	pairs(t, proxytest.Behaviour{}, func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) { u.Pinned = 2 }, func(t *testing.T, x *pair) {
+	pairs(t, proxytest.Behaviour{}, func(_ *settings.ListenerOptions, u *settings.UpstreamOptions) { u.Pinned = 2 }, func(t *testing.T, x *pair) {
 		first, _ := x.open()
 		second, _ := x.open()
 		for range 3 {
@@ -440,7 +441,7 @@ func TestCallbacksOfSharedConnections(t *testing.T) {
 
 // TestCallbackRefusals: the proxy refuses messages that it cannot carry, and goes on.
 func TestCallbackRefusals(t *testing.T) {
-	pairs(t, proxytest.Behaviour{}, func(l *proxy.ListenerOptions, u *proxy.UpstreamOptions) {
+	pairs(t, proxytest.Behaviour{}, func(l *settings.ListenerOptions, u *settings.UpstreamOptions) {
 		l.ReplyInline, u.ReplyInline = 2048, 4096
 	}, func(t *testing.T, x *pair) {
 		c, back := x.open()
@@ -507,8 +508,8 @@ func TestCallbacksUnanswered(t *testing.T) {
 func TestCallbacksUnread(t *testing.T) {
 	h := proxytest.NewHarness(t, budget)
 	s := h.TCPServer(proxytest.Behaviour{})
-	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
-		[]proxy.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}, Mode: proxy.ModePinned}})
+	p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
+		[]settings.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}, Mode: settings.ModePinned}})
 	used := h.Arena.Stats().Used
 	c := unread(h, p.Addr("nfs"), func() int64 { return s.Calls.Load() })
 	defer c.Close()

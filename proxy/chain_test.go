@@ -8,14 +8,14 @@ import (
 	"testing"
 
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 )
 
 // TestChains: an RDMA listener and an RDMA upstream in one process, with a provider each
 // and other thresholds, and the pairs with TCP besides: NFS and other Calls of all sizes,
 // in chunks on both sides, many at once, every octet checked, while the server calls back.
 func TestChains(t *testing.T) {
-	pairs(t, proxytest.Behaviour{}, func(l *proxy.ListenerOptions, u *proxy.UpstreamOptions) {
+	pairs(t, proxytest.Behaviour{}, func(l *settings.ListenerOptions, u *settings.UpstreamOptions) {
 		l.CallInline, l.ReplyInline = 8192, 2048
 		u.CallInline, u.ReplyInline = 4096, 4096
 	}, func(t *testing.T, x *pair) {

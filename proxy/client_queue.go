@@ -3,127 +3,109 @@ package proxy
 import (
 	"slices"
 
+	"github.com/rdmabridge/rdmabridge/internal/fnv"
+	"github.com/rdmabridge/rdmabridge/internal/proxyheader"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
 	"github.com/rdmabridge/rdmabridge/pool"
+	"github.com/rdmabridge/rdmabridge/proxy/identity"
+	"github.com/rdmabridge/rdmabridge/proxy/observe"
+	"github.com/rdmabridge/rdmabridge/proxy/reach"
+	"github.com/rdmabridge/rdmabridge/proxy/session"
+	"github.com/rdmabridge/rdmabridge/proxy/upstream"
 )
 
 // A clientQueue is where one client's Calls to one upstream wait: the pool that they go
 // through, and the client's flows there. The flows are the pool's, u and pool are constant,
 // and the rest belongs to the client's loop.
 type clientQueue struct {
-	u    *upstream
-	pool *pool.Pool // one of u.pools, or that of pin or lane
-	key  clientKey  // of the client's XIDs at u; constant
+	u    *upstream.Upstream
+	pool *pool.Pool         // one of u.pools, or that of a lane
+	key  identity.ClientKey // of the client's XIDs at u; constant
+	rows *observe.Table     // counts the Calls of the listener's clients on this loop to u; constant
 
 	flow   pool.Flow
 	sticky *pool.Flow // of Calls that harm when repeated, where the server tells connections apart; made at first use
 
-	pin     *pin        // nil for a shared pool, and on a lane
-	lane    *laneClient // nil unless the client is on a lane
-	session *session    // of the last Call that named one; nil if the table does not know that
-	decided bool        // no later Call needs another pool
-	minor0  bool        // the client has spoken NFSv4.0
+	lane    *session.Client // nil unless the client is on a lane
+	session session.Record
+	decided bool // no later Call needs another pool
 }
 
 // queueTo returns the client's queue at u, a new one at the first Call.
-func (g *ledger) queueTo(u *upstream) *clientQueue {
-	for _, q := range g.queues {
+func (f *front) queueTo(u *upstream.Upstream) *clientQueue {
+	for _, q := range f.queues {
 		if q.u == u {
 			return q
 		}
 	}
 	q := &clientQueue{
-		u: u, pool: u.poolFor(g.addr()), decided: u.settings().Mode == ModeShared,
-		key: u.p.xids.identity.clientKey(u.name, g.origin()),
+		u: u, pool: u.PoolFor(f.addr()), decided: u.Settings().SharesAll(),
+		key: u.Identity.ClientKey(u.Name, f.origin()), rows: f.tableOf(u),
 	}
-	q.flow = pool.Flow{Host: g.front.listener.p.hosts.at(g.host, q.pool), Weight: g.weight}
-	g.queues = append(g.queues, q)
+	q.flow = pool.Flow{Host: q.u.Hosts.At(f.host(), q.pool), Weight: f.weight()}
+	f.queues = append(f.queues, q)
 	return q
 }
 
-// stays reports whether all Calls take one connection, or its successor: the client's own, or a
-// lane's.
-func (q *clientQueue) stays() bool { return q.pin != nil || q.lane != nil }
+// stays reports whether all Calls take one connection, or its successor.
+func (q *clientQueue) stays() bool { return q.lane != nil }
 
 // reverser returns what takes the client's Replies to reverse Calls, or nil.
-func (q *clientQueue) reverser() reverser {
-	switch {
-	case q.lane != nil:
-		return &q.lane.reverse
-	case q.pin != nil:
-		return q.pin.from
+func (q *clientQueue) reverser() session.Reverser {
+	if q.lane == nil {
+		return nil
 	}
-	return nil
+	return q.lane.Reverser()
 }
 
-// decide returns the queue for the Call h, whose Analysis is a: q, or from now on the queue of a pinned
-// connection or of a lane if h needs one. Calls that are under way stay in q. A NULL Call needs none:
+// chooseQueue returns the queue for the Call h, whose Analysis is a: q, or from now on the queue of a lane
+// if h needs one. Calls that are under way stay in q. A NULL Call needs none:
 // another bridge primes connections with it that no client uses.
 //
-// decide fails with errMoved when the client is on a lane of another upstream, which the listener had
+// chooseQueue fails with session.ErrMoved when the client is on a lane of another upstream, which the listener had
 // before a reload: one connection of a client never has its sessions on two connections of servers.
-func (g *ledger) decide(q *clientQueue, h *oncrpc.Call, a *ulb.Analysis) (*clientQueue, error) {
-	mode := q.u.settings().Mode
-	if mode == ModeShared || h.Procedure == 0 || mode != ModePinned && !q.needsOne(h) {
+func (f *front) chooseQueue(q *clientQueue, h *oncrpc.Call, a *ulb.Analysis) (*clientQueue, error) {
+	o := q.u.Settings()
+	if o.SharesAll() || h.Procedure == 0 || !o.Pins() && !q.session.NeedsLane(h) {
 		return q, nil
 	}
-	if q.needsOne(h) && slices.ContainsFunc(g.queues, func(o *clientQueue) bool { return o.lane != nil }) {
-		return nil, errMoved
+	shares := func(o *clientQueue) bool { return o.lane != nil && !o.lane.Pinned() }
+	if q.session.NeedsLane(h) && slices.ContainsFunc(f.queues, shares) {
+		return nil, session.ErrMoved
 	}
-	own := &clientQueue{u: q.u, decided: true, key: q.key}
-	if mode == ModePinned {
-		p, err := q.u.pin(g.front)
-		if err != nil {
+	own := &clientQueue{u: q.u, decided: true, key: q.key, rows: q.rows}
+	own.lane = f.newLaneClient(q.u)
+	if o.Pins() {
+		if err := q.u.Lanes.Pin(own.lane, f.pinOptions(q.u)); err != nil {
 			return nil, err
 		}
-		own.pool, own.pin = p.pool, p
+		own.pool = own.lane.Pool()
 	} else {
-		var back *laneConn
-		signed := false
-		if id, ok := nfs.SequenceSession(h.Message, a); ok {
-			back, signed = q.u.table.connOf(id)
-		}
-		r := &laneClient{front: g.front, since: g.front.loop.Now()}
-		if err := q.u.assign(r, back, signed || h.Flavor == oncrpc.FlavorGSS); err != nil {
+		id, named := nfs.SequenceSession(h.Message, a)
+		if err := q.u.Lanes.Assign(own.lane, id, named, h.Flavor == oncrpc.FlavorGSS); err != nil {
 			return nil, err
 		}
-		own.pool, own.lane = r.lane.pool, r
-		own.flow = pool.Flow{Host: g.front.listener.p.hosts.atLane(g.host, own.pool, q.u), Weight: g.weight}
+		own.pool = own.lane.Pool()
+		own.flow = pool.Flow{Host: q.u.Hosts.AtOneOf(f.host(), own.pool, &q.u.LaneGroup), Weight: f.weight()}
 	}
-	for i := range g.queues {
-		if g.queues[i] == q {
-			g.queues[i] = own // queueTo finds it first from now on
+	for i := range f.queues {
+		if f.queues[i] == q {
+			f.queues[i] = own // queueTo finds it first from now on
 		}
 	}
-	g.queues = append(g.queues, q)
+	f.queues = append(f.queues, q)
 	return own, nil
 }
 
-// needsOne reports whether the Calls of the client have to stay on one connection: h is a COMPOUND of
-// NFSv4.1 or later. A COMPOUND that cannot be read, as under RPCSEC_GSS privacy, may be one, unless the
-// client has spoken NFSv4.0.
-func (q *clientQueue) needsOne(h *oncrpc.Call) bool {
-	if h.Program != oncrpc.ProgramNFS || h.Version != 4 || h.Procedure == 0 || h.Protection == oncrpc.ProtectControl {
-		return false
-	}
-	minor, ok := nfs.MinorVersion(h)
-	if ok && minor == 0 {
-		q.minor0 = true
-	}
-	return ok && minor > 0 || !ok && !q.minor0
-}
-
-// flowOf returns the flow that c waits in.
-func (q *clientQueue) flowOf(c *call) *pool.Flow {
-	a := &c.rdma.Analysis
-	if q.u.isRDMA || q.stays() || a.Class < ulb.NonIdempotent || a.Session != 0 {
+// flowOf returns the flow that a Call of f waits in whose Analysis is a.
+func (q *clientQueue) flowOf(f *front, a *ulb.Analysis) *pool.Flow {
+	if q.u.IsRDMA || q.stays() || a.Class < ulb.NonIdempotent || a.Session != 0 {
 		return &q.flow
 	}
 	if q.sticky == nil {
-		g := &c.owner.front.ledger
-		q.sticky = &pool.Flow{Host: q.flow.Host, Weight: g.weight, Sticky: true, Hash: addressHash(g.addr())}
+		q.sticky = &pool.Flow{Host: q.flow.Host, Weight: f.weight(), Sticky: true, Hash: fnv.Address(f.addr())}
 	}
 	return q.sticky
 }
@@ -134,12 +116,12 @@ func (q *clientQueue) reweigh(w int) {
 	if q.sticky != nil {
 		q.pool.Reweigh(q.sticky, w)
 	}
-	if q.pin != nil {
-		q.pin.reweigh(w)
+	if q.lane != nil {
+		q.lane.Reweigh(w)
 	}
 }
 
-// forget takes the Calls that wait out of the pool, which hands them to upstream.Expired
+// forget takes the Calls that wait out of the pool, which hands them to unsentCalls.Expired
 // with err.
 func (q *clientQueue) forget(batch *pool.Batch, err error) {
 	batch.Forget(q.pool, &q.flow, err)
@@ -150,12 +132,50 @@ func (q *clientQueue) forget(batch *pool.Batch, err error) {
 
 // leave ends the queue of a client whose connection has ended, and in which no Call waits.
 func (q *clientQueue) leave() {
-	switch {
-	case q.pin != nil:
-		q.pin.release()
-	case q.lane != nil:
-		q.lane.reverse.end()
-		q.u.table.leave(q.lane)
-		q.lane.lane.leave(q.lane)
+	if q.lane != nil {
+		q.lane.Leave()
 	}
+}
+
+// newLaneClient returns f as a client of lanes. It has no lane of u yet.
+func (f *front) newLaneClient(u *upstream.Upstream) *session.Client {
+	o := session.ClientOptions{Peer: (*lanePeer)(f), Addr: f.addr(), Loop: f.loop.number()}
+	if s := u.Settings(); s.Partitioned() {
+		o.Endpoint = reach.EndpointFor(o.Addr, len(s.Endpoints))
+	}
+	return u.Lanes.NewClient(o)
+}
+
+// pinOptions are what a pinned lane takes from the client of f.
+func (f *front) pinOptions(u *upstream.Upstream) session.PinOptions {
+	o := session.PinOptions{
+		Weight: f.weight(), Ports: uint64(f.origin().Hash()), MakesRoom: f.settings().MakesRoom(),
+	}
+	if u.Settings().NamesClients {
+		o.Preamble = proxyheader.AppendClient(nil, f.peer, f.client.local())
+	}
+	return o
+}
+
+// A lanePeer is a front as the client of a lane. session.Peer.
+type lanePeer front
+
+// Gone is part of session.Peer.
+func (p *lanePeer) Gone() bool { return (*front)(p).Gone() }
+
+// Close is part of session.Peer.
+func (p *lanePeer) Close(reason error) { (*front)(p).Close(reason) }
+
+// Drain is part of session.Peer.
+func (p *lanePeer) Drain() { (*front)(p).Drain() }
+
+// Listens is part of session.Peer.
+func (p *lanePeer) Listens() bool { return (*front)(p).listens() }
+
+// Deaf is part of session.Peer.
+func (p *lanePeer) Deaf() bool { return p.client.deaf() }
+
+// CallBack is part of session.Peer.
+func (p *lanePeer) CallBack(m []byte, done session.Releaser, from session.Reverser) bool {
+	return p.client.callBack(m, done, from)
 }

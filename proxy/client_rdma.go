@@ -1,10 +1,12 @@
 package proxy
 
 import (
-	"errors"
+	"net/netip"
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
+	"github.com/rdmabridge/rdmabridge/proxy/admit"
+	"github.com/rdmabridge/rdmabridge/proxy/listener"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 )
 
@@ -21,22 +23,22 @@ type rdmaClient struct {
 }
 
 // An rdmaHandler is a listener as the handler of its RDMA connections.
-type rdmaHandler listener
+type rdmaHandler listener.Listener
 
-var errCrowded = errors.New("proxy: too many connections from this address")
+// hoardingAfter is how long a client must have been idle to be closed for its Receives.
+const hoardingAfter = 5 * time.Second
 
 // Opened is part of rdmaside.ConnHandler.
 func (h *rdmaHandler) Opened(rc *rdmaside.ResponderConn) {
-	l := (*listener)(h)
+	l := (*listener.Listener)(h)
 	s := &rdmaClient{conn: rc}
 	rc.Data = s
 	s.open(s, l, rc.Loop().(*eventLoop), rc.Info().Peer)
-	s.loop.rdmaClients.Add(1)
+	l.RDMAOpened(s.loop.index)
 	rc.SetMemory((*rdmaMemory)(s))
 	s.quiet = s.loop.Now()
-	if l.fullOffLock(s.ledger.addr()) {
-		l.refused(s.peer, refusedAddress, errCrowded)
-		s.close(errCrowded) // incoming does not count the connections that are being set up
+	if err := l.RefuseIfFull(s.peer); err != nil {
+		s.Close(err)
 	}
 	s.join()
 }
@@ -44,7 +46,7 @@ func (h *rdmaHandler) Opened(rc *rdmaside.ResponderConn) {
 // Ended is part of rdmaside.ConnHandler.
 func (h *rdmaHandler) Ended(rc *rdmaside.ResponderConn, err error) {
 	s := rc.Data.(*rdmaClient)
-	s.loop.rdmaClients.Add(-1)
+	s.listener.RDMAEnded(s.loop.index)
 	s.end(err)
 	for s.waiting != nil {
 		s.settle(s.next())
@@ -55,32 +57,26 @@ func (h *rdmaHandler) Ended(rc *rdmaside.ResponderConn, err error) {
 func (h *rdmaHandler) Call(x *rdmaside.Exchange) {
 	s := x.Conn().Data.(*rdmaClient)
 	s.quiet = s.loop.Now()
-	c := s.newCall()
+	c := s.loop.account.read(&s.front)
 	c.rdma.Message = x.Message()
 	c.owner.exchange = x
 	if !s.began {
 		s.began = true
-		s.ledger.arrive()
+		s.arrive()
 	}
-	if s.waiting != nil || s.reasons() != 0 || !s.enters() {
-		s.front.wait(s.reasons(), frontBits)
+	if s.waiting != nil || s.reasons() != 0 || !s.ledger.MayBegin() {
+		s.front.wait(s.reasons(), admit.CallReasons)
 		s.keep(c)
 		return
 	}
 	s.begin(c)
 }
 
-// enters reports whether another Call may begin as far as the client's tenant is concerned.
-func (s *rdmaClient) enters() bool {
-	m := s.ledger.member
-	return m == nil || m.enter()
-}
-
-// reasons are those for which another Call may not begin, a bit for each waitReason.
+// reasons are those for which another Call may not begin, a bit for each admit.Reason.
 func (s *rdmaClient) reasons() uint16 {
-	r := s.ledger.shut | s.ledger.over()
+	r := s.ledger.Reasons(s.bounds())
 	if s.draining {
-		r |= 1 << waitDraining
+		r |= 1 << admit.WaitDraining
 	}
 	return r
 }
@@ -89,18 +85,16 @@ func (s *rdmaClient) reasons() uint16 {
 func (s *rdmaClient) admit() {
 	for s.waiting != nil {
 		r := s.reasons()
-		if r == 0 && !s.enters() {
+		if r == 0 && !s.ledger.MayBegin() {
 			r = s.reasons()
 		}
-		s.front.wait(r, frontBits)
+		s.front.wait(r, admit.CallReasons)
 		if r != 0 {
 			return
 		}
 		s.begin(s.next())
 	}
-	if s.waits.now&frontBits != 0 {
-		s.front.wait(0, frontBits)
-	}
+	s.front.wait(0, admit.CallReasons)
 }
 
 // keep keeps c until the client may have another Call under way.
@@ -151,16 +145,19 @@ func (s *rdmaClient) transmit(c *call) {
 	}
 }
 
+// copy is part of client.
+func (s *rdmaClient) copy([]byte) bool { return false }
+
 // settled is part of client.
 func (s *rdmaClient) settled(*call) { s.quiet = s.loop.Now() }
 
 // fail is part of client. The connection ends when front.settle aborts the Call's Exchange.
 func (s *rdmaClient) fail(error) {}
 
-// sending is part of client.
-func (s *rdmaClient) sending() sending {
+// Sending is part of client.
+func (s *rdmaClient) Sending() admit.Sending {
 	held, octets := s.conn.Pulling()
-	return sending{held: int64(held), octets: octets, ready: held > 0}
+	return admit.Sending{Held: int64(held), Octets: octets, Ready: held > 0}
 }
 
 // hangUp is part of client.
@@ -174,7 +171,7 @@ func (s *rdmaClient) hangUp(reason error) {
 // closeIfUnused closes a client that has been silent for idle and is owed nothing.
 func (s *rdmaClient) closeIfUnused(idle time.Duration) {
 	if s.unused(idle) {
-		s.listener.refused(s.peer, refusedIdle, nil)
+		s.listener.Refused(s.peer, listener.RefusedIdle, nil)
 		s.conn.Close(nil)
 	}
 }
@@ -183,7 +180,7 @@ func (s *rdmaClient) closeIfUnused(idle time.Duration) {
 // share.
 func (s *rdmaClient) closeIfHoarding() {
 	if s.unused(hoardingAfter) && s.conn.Hoards() {
-		s.listener.refused(s.peer, refusedHoarding, nil)
+		s.listener.Refused(s.peer, listener.RefusedHoarding, nil)
 		s.conn.Close(nil)
 	}
 }
@@ -193,7 +190,7 @@ func (s *rdmaClient) has() bool { return true }
 
 // idle is part of client.
 func (s *rdmaClient) idle() bool {
-	return s.ledger.calls == 0 && s.waiting == nil && s.conn.Outstanding() == 0 && !s.conn.Unwritten()
+	return s.ledger.Idle() && s.waiting == nil && s.conn.Outstanding() == 0 && !s.conn.Unwritten()
 }
 
 // unused reports whether the client has been silent for idle and is owed nothing.
@@ -207,3 +204,9 @@ func (s *rdmaClient) credits() (granted, used int) { return s.conn.Credits() }
 
 // network is part of client.
 func (s *rdmaClient) network() (loop.TCP, bool) { return s.conn.Measure() }
+
+// local is part of client.
+func (s *rdmaClient) local() netip.AddrPort { return s.conn.Info().Local }
+
+// proxy is part of client.
+func (s *rdmaClient) proxy() netip.AddrPort { return netip.AddrPort{} }

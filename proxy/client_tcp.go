@@ -1,10 +1,15 @@
 package proxy
 
 import (
+	"net/netip"
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
+	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/proxy/admit"
+	"github.com/rdmabridge/rdmabridge/proxy/listener"
+	"github.com/rdmabridge/rdmabridge/proxy/observe"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
@@ -13,6 +18,7 @@ type tcpClient struct {
 	front
 	conn *tcpframe.Conn // constant after Opened
 
+	kept   *call // was read and waits at a gate of the tenant; nil for none
 	paused bool  // the connection is not read from
 	copies int32 // Replies that the connection has copied and not written
 	strays int   // Replies that answer no reverse Call
@@ -20,15 +26,17 @@ type tcpClient struct {
 	securedAt time.Time // when the connection got TLS
 }
 
-// newTCPClient makes the handler of a connection that l is about to accept.
-func newTCPClient(l *listener) *tcpClient { return &tcpClient{front: front{listener: l}} }
+// newTCPClient makes the handler of a connection of on that l is about to accept.
+func newTCPClient(l *listener.Listener, on *eventLoop) *tcpClient {
+	return &tcpClient{front: front{listener: l, loop: on}}
+}
 
 // Opened is part of tcpframe.RecordHandler.
 func (s *tcpClient) Opened(c *tcpframe.Conn) {
 	s.conn = c
-	s.open(s, s.listener, s.listener.p.loops[c.Loop().Index()], c.RemoteAddr())
+	s.open(s, s.listener, s.loop, c.RemoteAddr())
 	c.SetMemory((*tcpMemory)(s))
-	if s.ledger.slowStart() != nil {
+	if s.slowStart() != nil {
 		c.AwaitInput()
 	}
 	s.admit()
@@ -37,58 +45,85 @@ func (s *tcpClient) Opened(c *tcpframe.Conn) {
 
 // Input is part of tcpframe.InputHandler.
 func (s *tcpClient) Input(*tcpframe.Conn) {
-	s.ledger.arrive()
+	s.arrive()
 	s.admit()
 }
 
+// Whole is part of tcpframe.WholeHandler. It takes short Calls.
+func (s *tcpClient) Whole(_ *tcpframe.Conn, m []byte) (copied int, ok bool) {
+	if _, mtype, _ := oncrpc.MessageType(m); mtype == oncrpc.TypeReply {
+		return 0, false
+	}
+	b := s.loop.memory.LeaseTiny(&s.ledger, s.loop.calls, len(m))
+	if b == nil {
+		return 0, false
+	}
+	s.wait(0, 1<<admit.WaitMemory)
+	copy(b.Bytes(), m)
+	s.read(b, 0)
+	return len(m), true
+}
+
 // Record is part of tcpframe.RecordHandler.
-func (s *tcpClient) Record(_ *tcpframe.Conn, b tcpframe.Buffer) {
+func (s *tcpClient) Record(_ *tcpframe.Conn, r tcpframe.Buffer) {
+	b := r.(*regmem.Lease)
 	m := b.Bytes()
-	counted := s.loop.memory.arrived(&s.front, int64(cap(m)))
+	counted := s.loop.memory.Arrived(&s.ledger, int64(cap(m)))
 	if xid, mtype, _ := oncrpc.MessageType(m); mtype == oncrpc.TypeReply {
-		s.loop.memory.give(s.ledger.host, counted) // it is short, and on its way to the upstream
+		s.loop.memory.Give(s.ledger.Host(), counted) // it is short, and on its way to the upstream
 		s.reverseReply(xid, b)
 		return
 	}
-	c := s.newCall()
+	s.read(b, counted)
+}
+
+// read begins the Call in b, which counts as so many octets until the Call is over, or keeps it.
+func (s *tcpClient) read(b *regmem.Lease, counted int64) {
+	m := b.Bytes()
+	c := s.loop.account.read(&s.front)
 	c.rdma.Message, c.buf, c.shares = m, b, true
-	c.held.host, c.held.octets = s.ledger.host, counted
+	if counted != 0 {
+		c.charge.Hold(s.ledger.Host(), counted)
+	}
 	if s.tenantOpen && !mayStartTLS(m) && !s.enrollLate() {
 		s.settle(c)
 		return
 	}
-	if t := s.ledger.member; t != nil && !t.enter() {
-		t.kept = c
+	if !s.ledger.MayBegin() {
+		s.kept = c
 		s.admit()
 		return
 	}
 	if s.begin(c) {
 		s.limit()
 	}
-	s.secure()
+	if s.startTLS != nil {
+		s.secure()
+	}
 }
 
 // beginKept begins the Call that waits for its tenant, if there is one and it may begin.
 func (s *tcpClient) beginKept() {
 	g := &s.ledger
-	m := g.member
-	if m.kept == nil || g.shut != 0 || s.draining || s.ended.get() || !m.enter() {
+	if g.AtGate() || s.draining || s.ended.get() || !g.MayBegin() {
 		return
 	}
-	c := m.kept
-	m.kept = nil
-	if s.begin(c) && g.full == 0 {
-		g.full = g.over()
+	c := s.kept
+	s.kept = nil
+	if s.begin(c) {
+		g.Fill(s.bounds())
 	}
-	s.secure()
+	if s.startTLS != nil {
+		s.secure()
+	}
 }
 
 // Unread is part of tcpframe.UnreadHandler.
 func (s *tcpClient) Unread(unread bool) {
 	if unread {
-		s.wait(1<<waitUnread, 1<<waitUnread)
+		s.wait(1<<admit.WaitUnread, 1<<admit.WaitUnread)
 	} else {
-		s.wait(0, 1<<waitUnread)
+		s.wait(0, 1<<admit.WaitUnread)
 	}
 }
 
@@ -97,16 +132,14 @@ func (s *tcpClient) Busy() bool { return !s.idle() }
 
 // idle is part of client.
 func (s *tcpClient) idle() bool {
-	m := s.ledger.member
-	return s.ledger.calls == 0 && s.copies == 0 && (m == nil || m.kept == nil)
+	return s.ledger.Idle() && s.copies == 0 && s.kept == nil
 }
 
 // Closed is part of tcpframe.RecordHandler.
 func (s *tcpClient) Closed(_ *tcpframe.Conn, err error) {
 	s.end(err)
-	if m := s.ledger.member; m != nil && m.kept != nil {
-		c := m.kept
-		m.kept = nil
+	if c := s.kept; c != nil {
+		s.kept = nil
 		s.settle(c)
 	}
 }
@@ -114,18 +147,24 @@ func (s *tcpClient) Closed(_ *tcpframe.Conn, err error) {
 // admit is part of client. It stops reading from a client that has as much under way as it
 // may, waits at a gate, or is draining. It reads again when none of this is so.
 func (s *tcpClient) admit() {
-	g := &s.ledger
-	if g.member != nil {
+	if !s.reads() || s.ledger.Waits() {
+		s.admitWithin(s.bounds())
+	}
+}
+
+// reads reports whether the bridge reads from the client, which is not draining and has no Call that waits.
+func (s *tcpClient) reads() bool { return s.kept == nil && !s.paused && !s.draining }
+
+// admitWithin does what admit does, with the bounds most.
+func (s *tcpClient) admitWithin(most admit.Bounds) {
+	if s.kept != nil {
 		s.beginKept()
 	}
-	if g.full != 0 && g.low() {
-		g.full = 0
-	}
-	reasons := g.shut | g.full
+	reasons := s.ledger.LastingReasons(most)
 	if s.draining {
-		reasons |= 1 << waitDraining
+		reasons |= 1 << admit.WaitDraining
 	}
-	s.wait(reasons, frontBits)
+	s.wait(reasons, admit.CallReasons)
 	switch pause := reasons != 0; {
 	case pause == s.paused:
 	case pause:
@@ -140,27 +179,39 @@ func (s *tcpClient) admit() {
 // limit pauses the client if it has as much under way as it may: a Call has come, or a Reply
 // has turned out longer than was expected.
 func (s *tcpClient) limit() {
-	if s.ledger.full == 0 {
-		s.ledger.full = s.ledger.over()
+	most := s.bounds()
+	s.ledger.Fill(most)
+	if !s.reads() || s.ledger.Waits() {
+		s.admitWithin(most)
 	}
-	s.admit()
 }
 
 // transmit is part of client.
 func (s *tcpClient) transmit(c *call) {
-	if s.lend(c) {
-		if s.hands(c) && s.conn.SendCopy(c.reply.parts) {
-			c.copied = true
-			s.copies++
-			s.settle(c)
-			return
-		}
-		if !s.conn.Open() {
-			c.result = resultGone // Send drops the Reply
-		}
-		s.conn.Send(c.reply.parts, c)
-		s.limit()
+	if !s.lend(c) {
+		return
 	}
+	if !c.progress.Copied && s.hands(c) && len(c.reply.parts) == 1 {
+		c.progress.Copied = s.copy(c.reply.parts[0])
+	}
+	if c.progress.Copied {
+		s.settle(c)
+		return
+	}
+	if !s.conn.Open() {
+		c.progress.Result = observe.ResultGone // Send drops the Reply
+	}
+	s.conn.Send(c.reply.parts, c)
+	s.limit()
+}
+
+// copy is part of client.
+func (s *tcpClient) copy(m []byte) bool {
+	if !s.conn.SendCopy(m) {
+		return false
+	}
+	s.copies++
+	return true
 }
 
 // has is part of client.
@@ -168,11 +219,7 @@ func (s *tcpClient) has() bool { return s.copies == 0 }
 
 // Copied is part of tcpframe.CopyHandler.
 func (s *tcpClient) Copied(records int, written bool) {
-	r := resultReplied
-	if !written {
-		r = resultGone
-	}
-	s.counts.results[r].Add(uint64(records))
+	s.loop.account.copied(&s.front, records, written)
 	s.copies -= int32(records)
 	s.closeIfIdle()
 }
@@ -180,18 +227,18 @@ func (s *tcpClient) Copied(records int, written bool) {
 // settled is part of client. A Reply that was not written in full before the connection
 // ended has not reached the client.
 func (s *tcpClient) settled(c *call) {
-	if c.result == resultReplied && s.conn.Ended() {
-		c.result = resultGone
+	if c.progress.Result == observe.ResultReplied && s.conn.Ended() {
+		c.progress.Result = observe.ResultGone
 	}
 }
 
 // fail is part of client.
 func (s *tcpClient) fail(reason error) { s.conn.Abort(reason) }
 
-// sending is part of client.
-func (s *tcpClient) sending() sending {
+// Sending is part of client.
+func (s *tcpClient) Sending() admit.Sending {
 	in := s.conn.Incoming()
-	return sending{held: int64(in.Memory), octets: in.Octets, calls: in.Records, ready: !in.Paused}
+	return admit.Sending{Held: int64(in.Memory), Octets: in.Octets, Calls: in.Records, Ready: !in.Paused}
 }
 
 // hangUp is part of client.
@@ -208,3 +255,14 @@ func (s *tcpClient) credits() (granted, used int) { return 0, 0 }
 
 // network is part of client.
 func (s *tcpClient) network() (loop.TCP, bool) { return s.conn.Measure() }
+
+// local is part of client.
+func (s *tcpClient) local() netip.AddrPort { return s.conn.LocalAddr() }
+
+// proxy is part of client.
+func (s *tcpClient) proxy() netip.AddrPort {
+	if a := s.conn.WireAddr(); a != s.peer {
+		return a
+	}
+	return netip.AddrPort{}
+}

@@ -5,10 +5,9 @@ import (
 	"errors"
 	"time"
 
-	"github.com/rs/zerolog"
-
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/tlsconf"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
@@ -23,16 +22,8 @@ import (
 // which change nothing. Otherwise the bridge answers that it has no TLS. The NULL Calls must have been
 // answered, too: a Reply that came inside TLS could be taken for that to a Call of the client with this XID.
 
-// A ListenerTLS is how a listener's clients use TLS.
-type ListenerTLS struct {
-	Required bool // Calls without TLS are refused
-	Server   *tlsconf.Server
-}
-
-func (t *ListenerTLS) required() bool { return t != nil && t.Required }
-
 // answerProbe answers the probe c. t is nil if the listener has no TLS.
-func (f *front) answerProbe(c *call, t *ListenerTLS) {
+func (f *front) answerProbe(c *call, t *settings.ListenerTLS) {
 	h, local := &c.h, c.local[:0]
 	switch {
 	case h.Procedure != 0, f.secured, t != nil && !h.EmptyAuth():
@@ -59,10 +50,7 @@ func mayStartTLS(m []byte) bool {
 
 // refusePlain refuses c, which came without TLS to a listener that requires it.
 func (f *front) refusePlain(c *call) {
-	l := f.listener
-	l.plainCalls.Inc()
-	l.lines.plain.Line(&l.log, zerolog.WarnLevel, "call_without_tls").Stringer("peer", f.peer).Uint32("xid", c.h.XID).Uint32("program", c.h.Program).Uint32("procedure", c.h.Procedure).
-		Msg("the listener requires TLS, and the client has not started it; call refused with AUTH_TOOWEAK")
+	f.listener.PlainCall(f.peer, &c.h)
 	f.answer(c, oncrpc.AppendAuthError(c.local[:0], c.h.XID, oncrpc.AuthTooWeak))
 }
 
@@ -70,11 +58,11 @@ var errUnanswered = errors.New("proxy: a Call that came in plain text before the
 
 // secure starts the handshake, behind the Reply to the probe, if that is the Call which has just begun.
 func (s *tcpClient) secure() {
-	if s.startTLS == nil || !s.conn.Open() {
+	if !s.conn.Open() {
 		return
 	}
 	s.conn.StartTLS(s.startTLS)
-	if s.ledger.calls > 1 { // the probe itself is one
+	if s.ledger.UnderWay() > 1 { // the probe itself is one
 		s.conn.RefuseTLS(tcpframe.TLSInjected, errUnanswered)
 	}
 }
@@ -84,10 +72,10 @@ func (s *tcpClient) Secured(c *tcpframe.Conn, cs *tls.ConnectionState) {
 	began := s.startTLS
 	s.secured, s.securedAt, s.startTLS = true, time.Now(), nil
 	s.identity = tlsconf.IdentityOf(cs.PeerCertificates)
-	if s.latest != nil { // Calls in plain text may have come before, and been judged without the identity
-		s.latest.policy = nil
+	if s.cache != nil { // Calls in plain text may have come before, and been judged without the identity
+		s.cache.decisions.Forget()
 	}
-	if t := s.listener.settings().opts.TLS; t != nil && t.Server.TLS() != began {
+	if t := s.listener.Settings().TLS(); t != nil && t.Server.TLS() != began {
 		// The files have changed since the handshake began, and recheck has not seen this client.
 		if err := t.Server.Recheck(cs.PeerCertificates, s.securedAt); err != nil {
 			s.distrust(err)
@@ -95,6 +83,20 @@ func (s *tcpClient) Secured(c *tcpframe.Conn, cs *tls.ConnectionState) {
 		}
 	}
 	s.enrollLate()
-	s.listener.log.Debug().Str("event", "client_secured").Stringer("peer", s.peer).Str("identity", s.identity.Name()).Bool("resumed", cs.DidResume).
+	s.listener.Log.Debug().Str("event", "client_secured").Stringer("peer", s.peer).Str("identity", s.identity.Name()).
+		Bool("resumed", cs.DidResume).
 		Msg("client connection has TLS")
+}
+
+// distrust closes the connection, because err has the client's certificate refused now.
+func (s *tcpClient) distrust(err error) {
+	if s.ended.get() {
+		return
+	}
+	why := tcpframe.TLSBadCertificate
+	if e, ok := errors.AsType[*tcpframe.TLSError](err); ok {
+		why, err = e.Reason, e.Err
+	}
+	s.conn.RefuseTLS(why, err)
+	s.ended.set()
 }

@@ -16,6 +16,8 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/tlstest"
 	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/admit"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 )
 
 const injected = `listener_tls_failures_total{listener="nfs",reason="injected"}`
@@ -105,10 +107,10 @@ func TestTLSProbeWaits(t *testing.T) {
 			h, logs := logged(t)
 			b, held, release := holding(t, func(c *oncrpc.Call) bool { return c.Procedure == procRead })
 			s := h.TCPServer(b)
-			p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s", TLS: x.listener(false)}},
-				[]proxy.UpstreamOptions{{Name: "s", Endpoints: []string{s.Addr()}}})
-			if err := p.SetTenants([]proxy.TenantOptions{
-				{Name: "all", Clients: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Total: proxy.TenantLimits{Calls: 1}},
+			p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s", TLS: x.listener(false)}},
+				[]settings.UpstreamOptions{{Name: "s", Endpoints: []string{s.Addr()}}})
+			if err := p.SetTenants([]admit.TenantOptions{
+				{Name: "all", Clients: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Total: admit.TenantLimits{Calls: 1}},
 			}); err != nil {
 				t.Fatal(err)
 			}
@@ -148,8 +150,8 @@ func TestTLSUnanswered(t *testing.T) {
 	h, logs := logged(t)
 	b, held, release := holding(t, func(c *oncrpc.Call) bool { return c.Procedure == 0 && c.Flavor == oncrpc.FlavorSys })
 	s := h.TCPServer(b)
-	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s", TLS: x.listener(false)}},
-		[]proxy.UpstreamOptions{{Name: "s", Endpoints: []string{s.Addr()}}})
+	p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s", TLS: x.listener(false)}},
+		[]settings.UpstreamOptions{{Name: "s", Endpoints: []string{s.Addr()}}})
 	null := func(xid uint32) []byte {
 		m := proxytest.GetattrCall(xid)
 		m[23] = 0 // the procedure
@@ -215,8 +217,8 @@ func TestTLSUpstreamInjected(t *testing.T) {
 	})
 	p, err := proxy.New(proxy.Options{
 		Log: h.Log, Metrics: h.Metrics, Engine: h.Engine, Arena: h.Arena, Registry: h.Registry,
-		Listeners: proxytest.Listeners(proxy.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s"}),
-		Upstreams: proxytest.Upstreams(proxy.UpstreamOptions{
+		Listeners: proxytest.Listeners(settings.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s"}),
+		Upstreams: proxytest.Upstreams(settings.UpstreamOptions{
 			Name: "s", Endpoints: []string{l.Addr().String(), front.Addr()}, TLS: x.upstream(false),
 			BackoffMin: 10 * time.Millisecond, BackoffMax: 50 * time.Millisecond,
 		}),

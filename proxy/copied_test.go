@@ -9,7 +9,8 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/admit"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
 )
 
@@ -53,8 +54,8 @@ func TestCopiedReplies(t *testing.T) {
 	t.Parallel()
 	h := proxytest.NewHarness(t, budget)
 	s := h.TCPServer(proxytest.Behaviour{})
-	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s"}},
-		[]proxy.UpstreamOptions{{Name: "s", Endpoints: []string{s.Addr()}}})
+	p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s"}},
+		[]settings.UpstreamOptions{{Name: "s", Endpoints: []string{s.Addr()}}})
 	leave := sendUntilFull(h, p.Addr("nfs"), "127.0.0.1")
 	octets := taken(h)
 	leave()
@@ -77,10 +78,10 @@ func TestTenantOfSharedBlocks(t *testing.T) {
 	t.Parallel()
 	h := proxytest.NewHarness(t, budget)
 	s := h.RDMAServer(proxytest.IWARP(iwarp.Options{}), []loop.Loop{h.Engine.Loops()[0]}, "127.0.0.1:0", 32, proxytest.Behaviour{})
-	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s", MaxCalls: 100}},
-		[]proxy.UpstreamOptions{{Name: "s", RDMA: true, Provider: proxytest.IWARP(iwarp.Options{}), Endpoints: []string{s.Addr()}}})
+	p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s", MaxCalls: 100}},
+		[]settings.UpstreamOptions{{Name: "s", RDMA: true, Provider: proxytest.IWARP(iwarp.Options{}), Endpoints: []string{s.Addr()}}})
 	x := &tenantBench{Harness: h, p: p}
-	x.set(proxy.TenantOptions{}, proxy.TenantOptions{})
+	x.set(admit.TenantOptions{}, admit.TenantOptions{})
 	leave := sendUntilFull(h, p.Addr("nfs"), "127.0.1.1")
 	x.Eventually("all Calls are answered", func() bool {
 		d := x.tenant("greedy")

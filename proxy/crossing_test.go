@@ -11,7 +11,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
 )
 
@@ -37,20 +37,20 @@ func TestCrossing(t *testing.T) {
 	t.Run("TCP", func(t *testing.T) {
 		h := proxytest.NewHarness(t, budget)
 		s := h.TCPServer(proxytest.Behaviour{})
-		countWrites(t, h, proxy.UpstreamOptions{Endpoints: []string{s.Addr()}})
+		countWrites(t, h, settings.UpstreamOptions{Endpoints: []string{s.Addr()}})
 	})
 	t.Run("RDMA", func(t *testing.T) {
 		h := proxytest.NewHarness(t, budget)
 		far := proxytest.NewHarness(t, budget)
 		p := proxytest.IWARP(iwarp.Options{})
 		s := far.RDMAServer(p, []loop.Loop{far.Engine.Loops()[0]}, "127.0.0.1:0", 32, proxytest.Behaviour{})
-		countWrites(t, h, proxy.UpstreamOptions{RDMA: true, Provider: p, Endpoints: []string{s.Addr()}})
+		countWrites(t, h, settings.UpstreamOptions{RDMA: true, Provider: p, Endpoints: []string{s.Addr()}})
 	})
 }
 
-func countWrites(t *testing.T, h *proxytest.Harness, far proxy.UpstreamOptions) {
+func countWrites(t *testing.T, h *proxytest.Harness, far settings.UpstreamOptions) {
 	far.Name, far.Connections = "far", 2
-	p := h.Proxy([]proxy.ListenerOptions{{Name: "near", Address: "127.0.0.1:0", Upstream: "far"}}, []proxy.UpstreamOptions{far})
+	p := h.Proxy([]settings.ListenerOptions{{Name: "near", Address: "127.0.0.1:0", Upstream: "far"}}, []settings.UpstreamOptions{far})
 	h.Eventually("both connections are there", func() bool { return p.Status(status.Query{}).Upstreams[0].Usable == 2 })
 	for what, call := range map[string]func(uint32) []byte{
 		"reads":                proxytest.GetattrCall,

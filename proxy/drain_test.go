@@ -13,7 +13,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 )
@@ -58,8 +58,8 @@ func TestDrainOfBusyRDMAClient(t *testing.T) {
 		return nil, true
 	}})
 	rp := fabrictest.NewLoopback()
-	p := h.Proxy([]proxy.ListenerOptions{{Name: "rdma", Address: "front", RDMA: true, Provider: rp, Upstream: "tcp"}},
-		[]proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{tcp.Addr()}}})
+	p := h.Proxy([]settings.ListenerOptions{{Name: "rdma", Address: "front", RDMA: true, Provider: rp, Upstream: "tcp"}},
+		[]settings.UpstreamOptions{{Name: "tcp", Endpoints: []string{tcp.Addr()}}})
 	acct := h.Arena.Account("test", 8<<20)
 	loop := fabrictest.NewLoop()
 	t.Cleanup(loop.Stop)

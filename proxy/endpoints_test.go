@@ -15,6 +15,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 )
@@ -30,8 +31,8 @@ func TestClientsStay(t *testing.T) {
 		servers[i] = h.TCPServer(proxytest.Behaviour{})
 		endpoints = append(endpoints, servers[i].Addr())
 	}
-	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
-		[]proxy.UpstreamOptions{{
+	p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
+		[]settings.UpstreamOptions{{
 			Name: "storage", Endpoints: endpoints, Connections: 3, UnavailableAfter: 500 * time.Millisecond, BackoffMin: 5 * time.Millisecond,
 			ProbeInterval: -1, // servers count probes
 		}})
@@ -83,8 +84,8 @@ func TestFailover(t *testing.T) {
 	x := proxytest.NewHarness(t, budget)
 	first, second := x.TCPServer(proxytest.Behaviour{Delay: 500 * time.Millisecond}), x.TCPServer(proxytest.Behaviour{})
 	relay := proxytest.NewRelay(t, first.Addr())
-	p := x.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
-		[]proxy.UpstreamOptions{{
+	p := x.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
+		[]settings.UpstreamOptions{{
 			Name: "storage", Endpoints: []string{relay.Addr(), second.Addr()}, Failover: true, Priority: true, Connections: 2,
 			SilentTimeout: 4 * time.Second, ConnectTimeout: 30 * time.Second, BackoffMin: 10 * time.Millisecond,
 		}})
@@ -139,8 +140,8 @@ func TestShutEndpoint(t *testing.T) {
 		}
 	}()
 	second := x.TCPServer(proxytest.Behaviour{})
-	p := x.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
-		[]proxy.UpstreamOptions{{
+	p := x.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
+		[]settings.UpstreamOptions{{
 			Name: "storage", Endpoints: []string{l.Addr().String(), second.Addr()}, Failover: true, Priority: true, Connections: 2,
 			BackoffMin: 10 * time.Millisecond,
 		}})
@@ -191,8 +192,8 @@ func TestReconnectStorm(t *testing.T) {
 	l := fabrictest.NewLoop()
 	t.Cleanup(l.Stop)
 	counting := &countingProvider{Provider: lp, slow: 50 * time.Millisecond}
-	x := pinningOver(t, 512<<20, counting, lp, l, "storage", proxytest.Behaviour{}, func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) {
-		u.Mode, u.Credits = proxy.ModePinned, 8
+	x := pinningOver(t, 512<<20, counting, lp, l, "storage", proxytest.Behaviour{}, func(_ *settings.ListenerOptions, u *settings.UpstreamOptions) {
+		u.Mode, u.Credits = settings.ModePinned, 8
 	})
 	var cs []*proxytest.Client
 	for range clients {

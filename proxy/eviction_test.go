@@ -9,7 +9,8 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/admit"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
 )
@@ -54,8 +55,8 @@ func TestMakeRoom(t *testing.T) {
 	h := proxytest.NewHarness(t, budget)
 	s, release := holdReads(h)
 	defer release()
-	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "tcp", MaxConnections: most, MakeRoom: true}},
-		[]proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}, SlowStart: 1024}})
+	p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "tcp", MaxConnections: most, MakeRoom: true}},
+		[]settings.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}, SlowStart: 1024}})
 	addr := p.Addr("nfs")
 	var clients []*proxytest.Client
 	for i := range most {
@@ -120,8 +121,8 @@ func TestMakeRoomOfBusyHost(t *testing.T) {
 	h := proxytest.NewHarness(t, budget)
 	s, release := holdReads(h)
 	defer release()
-	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "tcp", MaxConnections: 4, MakeRoom: true}},
-		[]proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}, SlowStart: 1024}})
+	p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "tcp", MaxConnections: 4, MakeRoom: true}},
+		[]settings.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}, SlowStart: 1024}})
 	var last <-chan []byte
 	for i := range 4 {
 		c, err := from(t, p.Addr("nfs"), 1)
@@ -146,18 +147,19 @@ func TestMakeRoomOfBusyHost(t *testing.T) {
 func TestMakeRoomWeights(t *testing.T) {
 	for _, tt := range []struct {
 		name string
-		lo   proxy.ListenerOptions
+		lo   settings.ListenerOptions
 		want bool
 	}{
-		{"weight 1", proxy.ListenerOptions{MakeRoom: true}, true},
-		{"weight 9", proxy.ListenerOptions{MakeRoom: true, Weights: []proxy.Weight{{Clients: []netip.Prefix{netip.MustParsePrefix("127.0.1.1/32")}, Weight: 9}}}, false},
-		{"off", proxy.ListenerOptions{}, false},
+		{"weight 1", settings.ListenerOptions{MakeRoom: true}, true},
+		{"weight 9", settings.ListenerOptions{MakeRoom: true, Weights: []admit.Weight{{Clients: []netip.Prefix{netip.MustParsePrefix("127.0.1.1/32")}, Weight: 9}}}, false},
+		{"off", settings.ListenerOptions{}, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			h := proxytest.NewHarness(t, budget)
 			s := h.TCPServer(proxytest.Behaviour{})
 			tt.lo.Name, tt.lo.Address, tt.lo.Upstream, tt.lo.MaxConnections = "nfs", "127.0.0.1:0", "tcp", 8
-			p := h.Proxy([]proxy.ListenerOptions{tt.lo}, []proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}}})
+			us := []settings.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}}}
+			p := h.Proxy([]settings.ListenerOptions{tt.lo}, us)
 			for range 8 {
 				if _, ok := works(t, p.Addr("nfs"), 1); !ok {
 					t.Fatal("refused below the limit")
@@ -166,6 +168,17 @@ func TestMakeRoomWeights(t *testing.T) {
 			if _, ok := works(t, p.Addr("nfs"), 2); ok != tt.want {
 				t.Errorf("a newcomer is let in: %v, want %v", ok, tt.want)
 			}
+			if tt.lo.Weights == nil {
+				return
+			}
+			tt.lo.Weights = nil // the connected clients follow
+			if err := p.Reconfigure(proxytest.Listeners(tt.lo), proxytest.Upstreams(us...)); err != nil {
+				t.Fatal(err)
+			}
+			h.Eventually("a newcomer is let in after a reload", func() bool {
+				_, ok := works(t, p.Addr("nfs"), 2)
+				return ok
+			})
 		})
 	}
 }
@@ -181,10 +194,10 @@ func TestMakeRoomRDMA(t *testing.T) {
 		t.Skip("this host has no IPv6, and the test needs two addresses: ", err)
 	}
 	l.Close()
-	p := h.Proxy([]proxy.ListenerOptions{
+	p := h.Proxy([]settings.ListenerOptions{
 		{Name: "rdma", Address: "[::]:0", RDMA: true, Provider: iw, Upstream: "tcp", MaxConnections: 4, MakeRoom: true},
 		{Name: "nfs", Address: "127.0.0.1:0", Upstream: "tcp", MakeRoom: true},
-	}, []proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}}})
+	}, []settings.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}}})
 	_, port, _ := net.SplitHostPort(p.Addr("rdma"))
 	dial := func(ip string) (*proxytest.RDMAClient, error) {
 		c, err := h.DialRDMA(iw, h.Engine.Loops()[0], net.JoinHostPort(ip, port), rdmaside.RequesterOptions{IdleReceives: 4})

@@ -13,7 +13,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
@@ -117,9 +117,9 @@ func TestRefusedWithoutMemory(t *testing.T) {
 	s := h.TCPServer(proxytest.Behaviour{})
 	p, l := fabrictest.NewLoopback(), fabrictest.NewLoop()
 	t.Cleanup(l.Stop)
-	x := h.Proxy([]proxy.ListenerOptions{{Name: "rdma", Address: "front", RDMA: true, Provider: p, Routes: []proxy.Route{
+	x := h.Proxy([]settings.ListenerOptions{{Name: "rdma", Address: "front", RDMA: true, Provider: p, Routes: []settings.Route{
 		{Program: oncrpc.ProgramNFS, Versions: []uint32{3}, Upstream: "tcp"},
-	}}}, []proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}}})
+	}}}, []settings.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}}})
 	r := dialRaw(t, p, l, "front")
 	r.send(1, 1)
 	r.take(t, 1, 1)
@@ -165,8 +165,8 @@ func TestRepeatedOnItsConnection(t *testing.T) {
 				}
 				return nil, false
 			}})
-			x := h.Proxy([]proxy.ListenerOptions{{Name: "rdma", Address: "127.0.0.1:0", RDMA: true, Provider: p, Upstream: "tcp", Credits: 64}},
-				[]proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}, SlowStart: 1024}})
+			x := h.Proxy([]settings.ListenerOptions{{Name: "rdma", Address: "127.0.0.1:0", RDMA: true, Provider: p, Upstream: "tcp", Credits: 64}},
+				[]settings.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}, SlowStart: 1024}})
 			r := dialRaw(t, p, h.Engine.Loops()[1], x.Addr("rdma"))
 			xid, granted := uint32(1), uint32(1)
 			for granted < 64 {
@@ -276,8 +276,8 @@ func TestInterruptedClient(t *testing.T) {
 				return nil, false
 			}})
 			set := func(gate chan struct{}) { <-hold; hold <- gate }
-			x := h.Proxy([]proxy.ListenerOptions{{Name: "rdma", Address: "127.0.0.1:0", RDMA: true, Provider: p, Upstream: "tcp", Credits: 64}},
-				[]proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}, SlowStart: 1024}})
+			x := h.Proxy([]settings.ListenerOptions{{Name: "rdma", Address: "127.0.0.1:0", RDMA: true, Provider: p, Upstream: "tcp", Credits: 64}},
+				[]settings.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}, SlowStart: 1024}})
 			r := dialRaw(t, p, h.Engine.Loops()[1], x.Addr("rdma"))
 			// All credits, and all of them in use for once.
 			xid, granted := uint32(1), uint32(1)

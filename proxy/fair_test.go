@@ -14,7 +14,8 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/admit"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 )
 
@@ -56,7 +57,7 @@ const windows = 4
 // shared evenly while all of them wait for the server.
 func TestHog(t *testing.T) {
 	h := proxytest.NewHarness(t, 512<<20)
-	p, _ := forward(t, h, 8, proxytest.Behaviour{Delay: time.Millisecond}, func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) {
+	p, _ := forward(t, h, 8, proxytest.Behaviour{Delay: time.Millisecond}, func(_ *settings.ListenerOptions, u *settings.UpstreamOptions) {
 		u.Connections = 1
 	})
 	had := make([]atomic.Int64, 32)
@@ -115,9 +116,9 @@ func reconfigureRates(t *testing.T, rdma bool) {
 	s := h.TCPServer(proxytest.Behaviour{})
 	lp, l := fabrictest.NewLoopback(), fabrictest.NewLoop()
 	t.Cleanup(l.Stop)
-	lo := proxy.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", RDMA: rdma, Provider: lp, Upstream: "tcp"}
-	us := []proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}, Connections: 2}}
-	p := h.Proxy([]proxy.ListenerOptions{lo}, us)
+	lo := settings.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", RDMA: rdma, Provider: lp, Upstream: "tcp"}
+	us := []settings.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}, Connections: 2}}
+	p := h.Proxy([]settings.ListenerOptions{lo}, us)
 	var call func(m []byte) ([]byte, error)
 	if rdma {
 		call = h.RDMAClient(lp, loop.Loop(l), p.Addr("nfs"), 0).Call
@@ -174,9 +175,9 @@ func reconfigureRates(t *testing.T, rdma bool) {
 // Two clients that are connected have shares of one to one, and then others.
 func TestReconfigureWeights(t *testing.T) {
 	h := proxytest.NewHarness(t, 512<<20)
-	var lo proxy.ListenerOptions
-	var uo proxy.UpstreamOptions
-	p, _ := forward(t, h, 4, proxytest.Behaviour{Delay: time.Millisecond}, func(l *proxy.ListenerOptions, u *proxy.UpstreamOptions) {
+	var lo settings.ListenerOptions
+	var uo settings.UpstreamOptions
+	p, _ := forward(t, h, 4, proxytest.Behaviour{Delay: time.Millisecond}, func(l *settings.ListenerOptions, u *settings.UpstreamOptions) {
 		u.Connections = 1
 		lo, uo = *l, *u
 	})
@@ -203,7 +204,7 @@ func TestReconfigureWeights(t *testing.T) {
 		return r
 	}
 	for _, w := range []int{1, 8, 2, 1} {
-		lo.Weights = []proxy.Weight{{Clients: []netip.Prefix{netip.MustParsePrefix("127.0.7.2/32")}, Weight: w}}
+		lo.Weights = []admit.Weight{{Clients: []netip.Prefix{netip.MustParsePrefix("127.0.7.2/32")}, Weight: w}}
 		if err := p.Reconfigure(proxytest.Listeners(lo), proxytest.Upstreams(uo)); err != nil {
 			t.Fatal(err)
 		}
@@ -228,9 +229,9 @@ func TestReconfigureRatesUnderConnections(t *testing.T) {
 	t.Parallel()
 	h := proxytest.NewHarness(t, budget)
 	s := h.TCPServer(proxytest.Behaviour{})
-	lo := proxy.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "tcp"}
-	us := []proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}, Connections: 2}}
-	p := h.Proxy([]proxy.ListenerOptions{lo}, us)
+	lo := settings.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "tcp"}
+	us := []settings.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}, Connections: 2}}
+	p := h.Proxy([]settings.ListenerOptions{lo}, us)
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
 	var calls atomic.Int64
@@ -260,7 +261,7 @@ func TestReconfigureRatesUnderConnections(t *testing.T) {
 	}
 	for i := range 200 {
 		lo.Rate.Calls, lo.ClientRate.Calls = []int{0, 1, 100000}[i%3], []int{1, 0, 0, 10000}[i%4]
-		lo.Weights = []proxy.Weight{{Clients: []netip.Prefix{netip.MustParsePrefix("127.0.7.2/32")}, Weight: 1 + i%5}}
+		lo.Weights = []admit.Weight{{Clients: []netip.Prefix{netip.MustParsePrefix("127.0.7.2/32")}, Weight: 1 + i%5}}
 		if err := p.Reconfigure(proxytest.Listeners(lo), proxytest.Upstreams(us...)); err != nil {
 			t.Fatal(err)
 		}
@@ -269,7 +270,7 @@ func TestReconfigureRatesUnderConnections(t *testing.T) {
 			h.Eventually("Calls go on", func() bool { return calls.Load() > n+20 })
 		}
 	}
-	lo.Rate, lo.ClientRate = proxy.Rate{}, proxy.Rate{}
+	lo.Rate, lo.ClientRate = admit.Rate{}, admit.Rate{}
 	if err := p.Reconfigure(proxytest.Listeners(lo), proxytest.Upstreams(us...)); err != nil {
 		t.Fatal(err)
 	}
@@ -302,8 +303,8 @@ func slowStartOfAStalledUpstream(t *testing.T, message func(xid uint32) []byte) 
 		}})
 		lp, l := fabrictest.NewLoopback(), fabrictest.NewLoop()
 		t.Cleanup(l.Stop)
-		p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", RDMA: rdma, Provider: lp, Upstream: "tcp", Credits: 64}},
-			[]proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}, Connections: 2}})
+		p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", RDMA: rdma, Provider: lp, Upstream: "tcp", Credits: 64}},
+			[]settings.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}, Connections: 2}})
 		var chs []<-chan []byte
 		began := time.Now()
 		for i := range uint32(clients) {
@@ -358,8 +359,8 @@ func slowStartOfAStalledUpstream(t *testing.T, message func(xid uint32) []byte) 
 func TestSlowStartOfSilentClients(t *testing.T) {
 	h := proxytest.NewHarness(t, budget)
 	s := h.TCPServer(proxytest.Behaviour{})
-	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "tcp"}},
-		[]proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}, Connections: 2}})
+	p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "tcp"}},
+		[]settings.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}, Connections: 2}})
 	const silent, closed = 100, 400
 	for i := range silent + closed {
 		c, err := net.Dial("tcp", p.Addr("nfs"))
@@ -389,15 +390,15 @@ func TestRates(t *testing.T) {
 		name    string
 		rdma    bool
 		message func(xid uint32) []byte
-		set     func(*proxy.ListenerOptions)
+		set     func(*settings.ListenerOptions)
 	}{
-		{"listener", false, echo, func(o *proxy.ListenerOptions) { o.Rate.Calls = 200 }},
-		{"client", false, echo, func(o *proxy.ListenerOptions) { o.ClientRate.Calls = 200 }},
-		{"octets", false, echo, func(o *proxy.ListenerOptions) { o.ClientRate.Octets = 200 * 1000 }},
-		{"rdma", true, echo, func(o *proxy.ListenerOptions) { o.ClientRate.Calls = 200 }},
-		{"listener, NFSv4.1", false, proxytest.SequenceCall, func(o *proxy.ListenerOptions) { o.Rate.Calls = 200 }},
-		{"client, NFSv4.1", false, proxytest.SequenceCall, func(o *proxy.ListenerOptions) { o.ClientRate.Calls = 200 }},
-		{"rdma, NFSv4.1", true, proxytest.SequenceCall, func(o *proxy.ListenerOptions) { o.ClientRate.Calls = 200 }},
+		{"listener", false, echo, func(o *settings.ListenerOptions) { o.Rate.Calls = 200 }},
+		{"client", false, echo, func(o *settings.ListenerOptions) { o.ClientRate.Calls = 200 }},
+		{"octets", false, echo, func(o *settings.ListenerOptions) { o.ClientRate.Octets = 200 * 1000 }},
+		{"rdma", true, echo, func(o *settings.ListenerOptions) { o.ClientRate.Calls = 200 }},
+		{"listener, NFSv4.1", false, proxytest.SequenceCall, func(o *settings.ListenerOptions) { o.Rate.Calls = 200 }},
+		{"client, NFSv4.1", false, proxytest.SequenceCall, func(o *settings.ListenerOptions) { o.ClientRate.Calls = 200 }},
+		{"rdma, NFSv4.1", true, proxytest.SequenceCall, func(o *settings.ListenerOptions) { o.ClientRate.Calls = 200 }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -405,12 +406,12 @@ func TestRates(t *testing.T) {
 			s := h.TCPServer(proxytest.Behaviour{})
 			lp, l := fabrictest.NewLoopback(), fabrictest.NewLoop()
 			t.Cleanup(l.Stop)
-			lo := proxy.ListenerOptions{
+			lo := settings.ListenerOptions{
 				Name: "nfs", Address: "127.0.0.1:0", RDMA: tt.rdma, Provider: lp, Upstream: "tcp",
-				Weights: []proxy.Weight{{Clients: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Weight: 3}},
+				Weights: []admit.Weight{{Clients: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}, Weight: 3}},
 			}
 			tt.set(&lo)
-			p := h.Proxy([]proxy.ListenerOptions{lo}, []proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}, Connections: 2}})
+			p := h.Proxy([]settings.ListenerOptions{lo}, []settings.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}, Connections: 2}})
 			began := time.Now()
 			var wg sync.WaitGroup
 			for i := range uint32(clients) {

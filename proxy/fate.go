@@ -8,9 +8,13 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
 	"github.com/rdmabridge/rdmabridge/pool"
+	"github.com/rdmabridge/rdmabridge/proxy/observe"
+	"github.com/rdmabridge/rdmabridge/proxy/session"
+	"github.com/rdmabridge/rdmabridge/proxy/upstream"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 )
 
@@ -23,7 +27,7 @@ import (
 //	                           time a Call may wait
 //	connection lost before     another connection, at most maxReplays times, with the
 //	all of it was sent         pauses of replays
-//	on a lane that has ended   the client's connection closes: lane.go
+//	on a lane that has ended   the client's connection closes: package session
 //	sent, connection lost      replayed with the same XID, if replayable, at most
 //	                           maxReplays times, after the first time with a pause that
 //	                           doubles; otherwise the client's connection closes. A Call
@@ -40,7 +44,7 @@ import (
 //	client gone                the Reply is dropped
 //
 // The functions run on the loop of the connection that had the Call. The parameter here is
-// that loop's index, and pool.Elsewhere in a timer and in [upstream.Expired], which run on
+// that loop's index, and pool.Elsewhere in a timer and in [unsentCalls.Expired], which run on
 // no loop.
 
 // maxReplays bounds how often one Call is sent again after a connection was lost.
@@ -51,55 +55,57 @@ var (
 	errReplays       = errors.New("the upstream connection was lost too many times")
 )
 
-// answered hands the upstream's Reply on. The credit has been returned.
-func (c *call) answered(here int) {
-	c.times.replied = c.up.p.loops[here].Now()
-	c.up.observe(c, here)
-	c.up.admission.answered(c, here)
-	if a := &c.rdma.Analysis; a.SessionOps&ulb.ExchangeID != 0 && c.up.settings().HideLayouts {
-		nfs.HideLayouts(c.reply.parts, a)
+// answered hands the upstream's Reply on, on the loop l of its connection. The credit has been returned.
+func (c *call) answered(l *eventLoop) {
+	here := l.index
+	if a := &c.rdma.Analysis; (a.SessionOps != 0 || a.Lower&ulb.Results != 0 || c.stump != 0) && !c.restore(l) {
+		return
 	}
-	if c.stump != 0 {
-		if err := c.uncut(here); err != nil {
-			c.reply.parts = nil
-			c.giveUp(here, err)
-			return
-		}
-	}
-	if c.rdma.Analysis.Lower&ulb.Results != 0 {
-		c.lowerResults()
-	}
-	if c.rdma.Analysis.SessionOps&ulb.CreateSession != 0 {
-		if id, l, ok := nfs.CreatedLimits(c.reply.whole(), &c.rdma.Analysis); ok {
-			c.up.table.learn(id, l, c.owner.front.ledger.addr())
-		}
-	}
-	if c.queue.lane != nil {
-		c.watch()
+	if r := c.queue.lane; r != nil { // while c has its message
+		r.Replied(&c.session, &c.h, c.rdma.Message, &c.rdma.Analysis, c.reply.parts, c.signed)
 	}
 	if c.flying {
 		c.land(here) // before the message goes, with which Calls are compared that may repeat it
 	}
 	if !c.rdma.Reply.Beside() {
-		c.releaseMessage(c.up.p.loops[here])
+		c.releaseMessage(l)
 	}
 	c.finish(here)
 }
 
+// restore undoes in the Reply what was changed in the Call, and learns from it. It reports false if it has given c up.
+func (c *call) restore(l *eventLoop) bool {
+	a := &c.rdma.Analysis
+	if a.SessionOps&ulb.ExchangeID != 0 && c.up.Settings().HidesLayouts() {
+		nfs.HideLayouts(c.reply.parts, a)
+	}
+	if c.stump != 0 {
+		if err := c.uncut(l); err != nil {
+			c.reply.parts = nil
+			c.giveUp(l.index, err)
+			return false
+		}
+	}
+	if a.Lower&ulb.Results != 0 {
+		c.lowerResults()
+	}
+	if a.SessionOps&ulb.CreateSession != 0 {
+		c.up.Lanes.Table.LearnBounds(c.reply.parts, a, c.client().addr())
+	}
+	return true
+}
+
 // failed decides about a Call that its connection did not bring to a Reply. The credit has been
 // returned.
-func (c *call) failed(here int, err *rdmaside.CallError) {
-	if err.Fate != rdmaside.NotSent {
-		c.up.counts[here].sent.Inc()
-	} else if c.replays == 0 {
-		c.times.sent = 0
-	}
-	if c.owner.front.gone() {
+func (c *call) failed(l *eventLoop, err *rdmaside.CallError) {
+	here := l.index
+	l.account.failed(c, err.Fate)
+	if c.client().Gone() {
 		switch err.Fate {
 		case rdmaside.InLimbo:
-			c.up.lost.Inc()
+			c.cameTo(upstream.FailureLost)
 		case rdmaside.Answered:
-			c.up.errored.Inc()
+			c.cameTo(upstream.FailureError)
 		}
 		c.finish(here)
 		return
@@ -107,11 +113,11 @@ func (c *call) failed(here int, err *rdmaside.CallError) {
 	switch {
 	case err.Fate == rdmaside.Answered:
 		c.rdmaError(here, err)
-	case c.queue.lane != nil && c.queue.lane.bound.Load() != nil:
+	case c.queue.lane != nil && c.queue.lane.Bound():
 		if err.Fate == rdmaside.InLimbo {
-			c.up.lost.Inc()
+			c.cameTo(upstream.FailureLost)
 		}
-		c.giveUp(here, fmt.Errorf("%w: %w", errLaneEnded, err))
+		c.giveUp(here, fmt.Errorf("%w: %w", session.ErrEnded, err))
 	case err.Fate == rdmaside.NotSent:
 		c.retransmit(here, err)
 	case err.Fate == rdmaside.InLimbo:
@@ -124,26 +130,26 @@ func (c *call) failed(here int, err *rdmaside.CallError) {
 func (c *call) replay(here int, err error) {
 	switch {
 	case !c.replayable():
-		c.up.lost.Inc()
+		c.cameTo(upstream.FailureLost)
 		c.giveUp(here, fmt.Errorf("%w: %w", errNotReplayable, err))
 		return
-	case c.replays >= maxReplays:
-		c.up.lost.Inc()
+	case c.progress.Replays >= maxReplays:
+		c.cameTo(upstream.FailureLost)
 		c.giveUp(here, fmt.Errorf("%w: %w", errReplays, err))
 		return
 	}
-	c.replays++
-	c.up.replayed.Inc()
-	if c.up.isRDMA && c.rdma.Analysis.Guess && c.rdma.Analysis.Class == ulb.ReadOnly && !c.retry.bigReply {
+	c.progress.Replays++
+	c.cameTo(upstream.FailureReplayed)
+	if c.up.IsRDMA && c.rdma.Analysis.Guess && c.rdma.Analysis.Class == ulb.ReadOnly && !c.retry.bigReply {
 		// Perhaps the Reply did not fit and the server ended the connection, as it would end
 		// the next one.
 		c.enlargeReply()
 	}
-	c.sendAgain(here, c.replays)
+	c.sendAgain(here, c.progress.Replays)
 }
 
-// retransmit sends a Call again whose connection was lost before all of it was sent, but not more often than replay does: the
-// server may have ended the connection because the Call is too long for it.
+// retransmit sends a Call again whose connection was lost before all of it was sent, but not more often than replay
+// does: the server may have ended the connection because the Call is too long for it.
 func (c *call) retransmit(here int, err error) {
 	if c.retry.cut >= maxReplays {
 		c.giveUp(here, fmt.Errorf("%w: %w", errReplays, err))
@@ -151,7 +157,7 @@ func (c *call) retransmit(here int, err error) {
 	}
 	c.usesSeldom = true
 	c.retry.cut++
-	c.up.retried.Inc()
+	c.cameTo(upstream.FailureRetried)
 	c.sendAgain(here, c.retry.cut)
 }
 
@@ -163,8 +169,21 @@ func (c *call) sendAgain(here int, n uint8) {
 	}
 	// This Call may be the one that ends connections, and other clients' Calls are on
 	// the next one, too.
-	o := c.up.settings()
-	c.requeueAfter(jittered(min(o.BackoffMin<<(n-2), o.BackoffMax)))
+	c.requeueAfter(jittered(c.up.Settings().Backoff(n)))
+}
+
+// overdue closes the client of c, which is late and stays outstanding. It runs on the loop of c's
+// connection, whose number is here.
+func (c *call) overdue(here int) {
+	if c.flying {
+		c.land(here) // the client's next transmission does not wait for this one
+	}
+	if x := c.order(); x != nil {
+		x.Leave(here)
+	}
+	c.progress.Result = observe.ResultAbandoned
+	f, xid := c.client(), c.progress.ClientXID
+	f.Post(loop.TaskFunc(func() { f.late(xid) }))
 }
 
 // jittered spreads d over [d/2, d].
@@ -173,7 +192,7 @@ func jittered(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }
 // rdmaError decides about a Call that was answered with an RDMA_ERROR, or with a Reply that
 // breaks the rules.
 func (c *call) rdmaError(here int, err *rdmaside.CallError) {
-	c.up.errored.Inc()
+	c.cameTo(upstream.FailureError)
 	switch {
 	case c.signed:
 		c.giveUp(here, err)
@@ -194,7 +213,7 @@ func (c *call) rdmaError(here int, err *rdmaside.CallError) {
 func (c *call) enlargeReply() {
 	c.usesSeldom = true
 	c.retry.bigReply = true
-	most := c.up.p.registry.Limits().MaxReply
+	most := c.up.Registry.Limits().MaxReply
 	a := &c.rdma.Analysis
 	a.ResultMax, a.MaxReply, a.MaxReduced = 0, most, most
 	c.changeXID()
@@ -207,7 +226,7 @@ func (c *call) unsent(conn upstreamConn, err error) {
 	c.usesSeldom = true
 	c.retry.unsent = err
 	c.setState(callWaiting)
-	c.up.p.loops[conn.Affinity()].Post(c)
+	c.client().loopAt(conn.Affinity()).Post(c)
 }
 
 // resubmit queues a Call again that its connection did not send, for the reason in
@@ -215,14 +234,14 @@ func (c *call) unsent(conn upstreamConn, err error) {
 func (c *call) resubmit() {
 	conn, err := c.conn, c.retry.unsent
 	c.retry.unsent = nil
-	c.up.retried.Inc()
+	c.cameTo(upstream.FailureRetried)
 	seat, here := c.entry.Seat(), conn.Affinity()
 	switch {
 	case errors.Is(err, rdmaside.ErrClosed):
 		seat.Closing(conn)
 		seat.Done(&c.entry, here)
 		c.requeue(here)
-	case errors.Is(err, errMoved):
+	case errors.Is(err, session.ErrMoved):
 		seat.Done(&c.entry, here)
 		c.giveUp(here, err)
 	case errors.Is(err, rdmaside.ErrBusyXID):
@@ -234,17 +253,18 @@ func (c *call) resubmit() {
 		seat.Done(&c.entry, here)
 		c.requeue(here)
 	case errors.Is(err, rdmaside.ErrNoCredit):
-		seat.Granted(conn.credits(), here)
+		seat.Granted(conn.Credits(), here)
 		seat.Done(&c.entry, here)
 		c.requeue(here)
 	default:
 		seat.Done(&c.entry, here)
-		c.up.errored.Inc()
+		c.cameTo(upstream.FailureError)
 		if c.signed {
 			c.giveUp(here, err)
 			return
 		}
-		c.up.lines.refused.Line(&c.up.log, zerolog.WarnLevel, "call_refused").Err(err).Uint32("xid", c.clientXID).Msg("call cannot be carried")
+		c.up.RefusedCallLines.Line(&c.up.Log, zerolog.WarnLevel, "call_refused").Err(err).
+			Uint32("xid", c.progress.ClientXID).Msg("call cannot be carried")
 		c.systemError()
 		c.finish(here)
 	}
@@ -260,7 +280,7 @@ func (c *call) resubmit() {
 // another XID, too, unless that is signed: the server may hang on the other Call, and the
 // client must not.
 func (c *call) collided(seat *pool.Seat, here int) {
-	c.up.collided.Inc()
+	c.cameTo(upstream.FailureCollided)
 	if !c.signed && (c.rdma.Analysis.Class == ulb.ReadOnly || c.retry.pause >= mostPause) {
 		seat.Done(&c.entry, here)
 		c.changeXID()
@@ -289,7 +309,7 @@ func (c *call) pause() {
 func (c *call) requeueAfter(wait time.Duration) {
 	c.setState(callWaiting)
 	time.AfterFunc(wait, func() {
-		if c.owner.front.gone() {
+		if c.client().Gone() {
 			c.finish(pool.Elsewhere)
 			return
 		}
@@ -299,7 +319,7 @@ func (c *call) requeueAfter(wait time.Duration) {
 
 // requeue gives c back to the pool, to be dispatched again.
 func (c *call) requeue(here int) {
-	if x := c.order(); x != nil && x.again(c, here) {
+	if x := c.order(); x != nil && x.Again(here) {
 		return
 	}
 	c.setState(callQueued)
@@ -308,11 +328,14 @@ func (c *call) requeue(here int) {
 	}
 }
 
+// unsentCalls are the Calls that no connection has carried.
+type unsentCalls struct{}
+
 // Expired ends the wait of a Call that the pool has not dispatched: the wait was too long,
 // or the client or the pool has ended. pool.Owner.
-func (u *upstream) Expired(e *pool.Entry, err error) {
+func (unsentCalls) Expired(e *pool.Entry, err error) {
 	c := e.Owner.(*call)
-	if c.owner.front.gone() {
+	if c.client().Gone() {
 		c.finish(pool.Elsewhere)
 		return
 	}
@@ -336,14 +359,14 @@ func (c *call) finish(here int) {
 		c.land(here)
 	}
 	if x := c.order(); x != nil {
-		x.leave(c, here)
+		x.Leave(here)
 	}
 	c.setState(callReplying)
-	f := c.owner.front
+	f := c.client()
 	// A task of its own closes the client, because that ends other Calls as well.
-	if f.loop.index == here && c.reply.err == nil {
+	if f.isOn(here) && c.reply.err == nil {
 		f.deliver(c)
 		return
 	}
-	f.loop.Post(c)
+	f.Post(c)
 }

@@ -6,7 +6,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 )
 
 // TestDeadlyCalls: Calls that end every connection they come on. Each is sent as often
@@ -18,12 +18,12 @@ func TestDeadlyCalls(t *testing.T) {
 	for name, tc := range map[string]struct {
 		call []byte
 		want int
-		mode proxy.Mode
+		mode settings.Mode
 	}{
 		"READ":                          {call: proxytest.ReadCall(7, 0, 100), want: again},
 		"WRITE":                         {call: proxytest.WriteCall(7, 0, 100), want: again},
 		"COMPOUND that begins SEQUENCE": {call: proxytest.SequenceCall(7), want: once}, // lane.go
-		"the same, pinned":              {call: proxytest.SequenceCall(7), want: again, mode: proxy.ModePinned},
+		"the same, pinned":              {call: proxytest.SequenceCall(7), want: again, mode: settings.ModePinned},
 		"MKDIR":                         {call: proxytest.MkdirCall(7, "d"), want: once},
 		"READ under RPCSEC_GSS":         {call: proxytest.GSSCall(proxytest.ReadCall(7, 0, 100), 1, 1), want: once},
 		"an unknown program":            {call: proxytest.EchoCall(7, 10, 10, 0), want: once},
@@ -39,8 +39,8 @@ func TestDeadlyCalls(t *testing.T) {
 				return nil, true
 			}})
 			close(ready)
-			p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
-				[]proxy.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}, Connections: 1, Mode: tc.mode, BackoffMin: 40 * time.Millisecond, BackoffMax: 100 * time.Millisecond}})
+			p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
+				[]settings.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}, Connections: 1, Mode: tc.mode, BackoffMin: 40 * time.Millisecond, BackoffMax: 100 * time.Millisecond}})
 			began := time.Now()
 			if _, err := h.Client(p.Addr("nfs")).Call(tc.call); err == nil {
 				t.Error("a Call was answered by nobody")

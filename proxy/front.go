@@ -1,19 +1,30 @@
 package proxy
 
 import (
+	"encoding/binary"
 	"errors"
 	"io"
 	"net/netip"
-	"time"
 
-	"github.com/rs/zerolog"
-
-	"github.com/rdmabridge/rdmabridge/internal/crowd"
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/internal/tlsconf"
+	"github.com/rdmabridge/rdmabridge/proxy/admit"
+	"github.com/rdmabridge/rdmabridge/proxy/authorise"
+	"github.com/rdmabridge/rdmabridge/proxy/identity"
+	"github.com/rdmabridge/rdmabridge/proxy/listener"
+	"github.com/rdmabridge/rdmabridge/proxy/observe"
+	"github.com/rdmabridge/rdmabridge/proxy/session"
+	"github.com/rdmabridge/rdmabridge/proxy/upstream"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
+
+// A clientCache is what a connection remembers of its latest Calls, to know as much about the next one at less cost.
+type clientCache struct {
+	user      identity.LatestUser
+	decisions authorise.Cache
+}
 
 // A front is the bridge's side of one client connection, as far as TCP and RDMA clients are alike.
 // [tcpClient] and [rdmaClient] embed it. The front uses them through the interface [client].
@@ -21,30 +32,30 @@ import (
 // A front belongs to its loop. Methods for any goroutine say so.
 type front struct {
 	client   client // the tcpClient or rdmaClient that embeds the front; constant, as the next four
-	listener *listener
-	counts   *listenerCounts // the listener's, for the loop
+	listener *listener.Listener
+	counts   *listener.Counts // the listener's, for the loop
 	loop     *eventLoop
 	peer     netip.AddrPort
 
-	ledger   ledger
-	waits    waits
-	totals   clientTotals
-	seen     inFlight
-	sends    senderRef
-	latest   *latestCalls // nil before its first Call
-	draining bool         // the connection closes as soon as no Call is under way
-	failed   bool         // the connection was closed because of a Call, and the log says why
-	evicted  bool         // an eviction closes the connection; guarded by listener.mu, as is place
-	began    bool         // a Call has come; for RDMA clients only
-	ended    flag         // the connection has ended, or ends in this pass; set on the loop, read anywhere
+	ledger   admit.Client
+	seen     observe.Client
+	cache    *clientCache // nil before its first Call
+	queues   []*clientQueue
+	held     *call // the first of the Calls that are held, linked by next and prev: identify.go
+	ordered  int32 // Calls under RPCSEC_GSS that keep their order: gss_order.go
+	draining bool  // the connection closes as soon as no Call is under way
+	failed   bool  // the connection was closed because of a Call, and the log says why
+	evicted  bool  // an eviction closes the connection; guarded by the listener, as is place
+	began    bool  // a Call has come; for RDMA clients only
+	ended    flag  // the connection has ended, or ends in this pass; set on the loop, read anywhere
 
 	secured    bool              // the connection has TLS
 	plain      bool              // a Call other than NULL went to an upstream without TLS
-	tenantOpen bool              // the client has no tenant yet, because its certificate may decide: tenant.go
+	tenantOpen bool              // the client has no tenant yet, because its certificate may decide: enroll.go
 	startTLS   *tcpframe.TLS     // what the probe that the loop is just answering starts; nil for none
 	identity   *tlsconf.Identity // who the client's certificate says it is; nil without TLS or a certificate
 
-	place crowd.Member[*front] // in listener.clients
+	place listener.Place
 }
 
 // A client is what TCP and RDMA clients do differently. Its methods run on the client's
@@ -55,14 +66,17 @@ type client interface {
 	// transmit sends c's Reply, after front.lend. c.Release is called when the client has
 	// the Reply, or never will have it.
 	transmit(c *call)
-	// settled is called before front.settle counts the result of c, which it may change.
+	// copy sends m, the Reply to a Call that goes to transmit next, if the connection can copy it.
+	copy(m []byte) bool
+	// settled is called before front.settle counts the result of c, which it may change. It is not when copy has sent
+	// the Reply.
 	settled(c *call)
 	// fail ends the connection because of a Call that gets no Reply. front.settle follows,
 	// which aborts the Call's Exchange. That ends the connection of an RDMA client, so its
 	// fail does nothing.
 	fail(reason error)
-	// sending says what the client sends now.
-	sending() sending
+	// Sending says what the client sends now.
+	Sending() admit.Sending
 	// idle reports whether no Call of the client is under way, and it has its Replies.
 	idle() bool
 	// has reports whether the client has the Replies of all Calls that are settled: a copy may still wait.
@@ -72,7 +86,7 @@ type client interface {
 	// callBack sends the client the reverse Call m, a plain RPC Call that came on the
 	// connection from. It takes m until it calls done.Release. If it reports false, m remains
 	// the caller's.
-	callBack(m []byte, done releaser, from reverser) bool
+	callBack(m []byte, done session.Releaser, from session.Reverser) bool
 	// credits are how many credits an RDMA client has been granted, and how many it uses.
 	credits() (granted, used int)
 	// network is what the kernel knows of the client's connection.
@@ -84,105 +98,46 @@ type client interface {
 	// proxy is the address of the proxy that has made the connection for the client; the zero AddrPort if
 	// the client has made it itself.
 	proxy() netip.AddrPort
-	// longestCallBack is the length of the longest reverse Call that can be sent to the client.
-	longestCallBack() int
+	// longestReverse is the length of the longest reverse Call that can be sent to the client.
+	longestReverse() int
 }
 
 var (
 	errClientGone = errors.New("proxy: client gone")
-	errUnread     = errors.New("proxy: the client does not read its Replies")
 	errDraining   = errors.New("proxy: draining")
-	errClosing    = errors.New("proxy: closing")
+	errLate       = errors.New("proxy: the server has answered later calls and not this one")
 )
 
 // open prepares the front of s, a connection to l from peer that belongs to the loop on.
-func (f *front) open(s client, l *listener, on *eventLoop, peer netip.AddrPort) {
-	f.client, f.listener, f.counts, f.loop, f.peer = s, l, &l.counts[on.index], on, peer
-	f.totals = clientTotals{since: time.Now(), active: on.Now()}
-	f.ledger.open(f)
+func (f *front) open(s client, l *listener.Listener, on *eventLoop, peer netip.AddrPort) {
+	f.client, f.listener, f.counts, f.loop, f.peer = s, l, l.CountsOf(on.index), on, peer
+	f.seen = observe.NewClient(on.Now())
+	f.openLedger()
 	f.enroll()
-}
-
-// enroll makes the client a member of its tenant, unless that is open. A connection that the tenant may not have is
-// closed, and no Call of it begins.
-func (f *front) enroll() {
-	g, l := &f.ledger, f.listener
-	f.tenantOpen = l.tenantOpen(g.addr())
-	t := l.p.tenantOf(g.addr(), nil)
-	if t == nil || f.tenantOpen {
-		return
-	}
-	a, why, err := t.join(g.addr(), false)
-	if err != nil {
-		l.refusedByTenant(f.peer, t, why, err)
-		f.draining = true
-		f.close(err)
-		return
-	}
-	g.member = newMembership(f, t, a)
-	g.weight = g.weigh(l.settings())
 }
 
 // join adds the connection to the listener's. If the listener is draining, the connection
 // closes as soon as it is idle.
 func (f *front) join() {
-	if !f.listener.join(f) {
+	if !f.listener.Join(&f.place, &f.ledger, f.addr()) {
 		f.draining = true
 		f.closeIfIdle()
 	}
-	f.ledger.follow() // the settings may have changed before it joined
+	f.Follow() // the settings may have changed before it joined
 }
 
 // end removes the connection, which has ended with err, from the listener, and closes its
 // ledger. After an orderly end err is nil or io.EOF.
 func (f *front) end(err error) {
 	f.ended.set()
-	f.listener.leave(f)
-	f.loop.memory.left(f)
-	f.ledger.close()
-	f.wait(0, 1<<waitReasons-1)
-	f.loop.tapEnded(f, err)
+	f.listener.Leave(&f.place)
+	f.loop.memory.Left(&f.ledger)
+	f.closeLedger()
+	f.wait(0, 1<<admit.Reasons-1)
+	f.account().connEnded(f, err)
 	if err != nil && !errors.Is(err, io.EOF) {
-		f.listener.log.Debug().Str("event", "client_gone").Stringer("peer", f.peer).Err(err).Msg("client connection ended")
+		f.listener.Log.Debug().Str("event", "client_gone").Stringer("peer", f.peer).Err(err).Msg("client connection ended")
 	}
-}
-
-// enrollLate makes a client whose tenant was open, or that has started TLS, a member of the tenant that it belongs to. It
-// reports false if this tenant may not have the connection, which is closed then.
-func (f *front) enrollLate() bool {
-	g, l := &f.ledger, f.listener
-	f.tenantOpen = false
-	t := l.p.tenantOf(g.addr(), f.identity)
-	if t == nil || f.draining || g.member != nil && g.member.tenant == t {
-		return true
-	}
-	why, err := t.admission(g.addr(), f.loop.Now())
-	var a *tenantAddress
-	if err == nil {
-		a, why, err = t.join(g.addr(), false)
-	}
-	if err != nil {
-		l.refusedByTenant(f.peer, t, why, err)
-		f.draining = true
-		f.client.admit()
-		f.close(err)
-		return false
-	}
-	g.move(t, a)
-	g.follow()
-	return true
-}
-
-// newCall returns a call for a message that the client has just sent.
-func (f *front) newCall() *call {
-	c := f.loop.newCall()
-	c.h = oncrpc.Call{} // of the Call before: this one may end before it is parsed
-	c.owner.front = f
-	now := f.loop.Now()
-	c.times.began = f.readable(now)
-	f.totals.active = now
-	f.counts.calls.Inc()
-	return c
 }
 
 // deliver gives the client the Reply of c, or closes its connection if there is none. When the
@@ -197,23 +152,39 @@ func (f *front) deliver(c *call) {
 		panic("BUG: proxy: a call without a Reply is delivered")
 	default:
 		c.restoreXID()
-		c.classify(f.loop)
-		f.tapDelivered(c)
+		f.account().delivered(c)
 		f.client.transmit(c)
 	}
+}
+
+// copyReplyOn has the connection copy m, the Reply to c, which comes on the loop l and is nobody's when c is answered.
+// It reports false, and does nothing, if the Reply may have to be changed, or be kept for others or for later.
+func (f *front) copyReplyOn(l *eventLoop, c *call, m []byte) bool {
+	p, a := &c.progress, &c.rdma.Analysis
+	if f.loop != l || c.sent.writing || c.flying || c.stump != 0 || a.Lower&ulb.Results != 0 || a.SessionOps != 0 ||
+		p.Result != observe.ResultGone || p.Absorbed || f.ended.get() || l.account.watched() {
+		return false
+	}
+	binary.BigEndian.PutUint32(m, p.ClientXID)
+	if !f.client.copy(m) {
+		binary.BigEndian.PutUint32(m, c.rdma.XID)
+		return false
+	}
+	p.Copied = true
+	return true
 }
 
 // lend charges the client with the memory of c's Reply until the client has the Reply. When the
 // client's Replies take more than listener.maxHeld, lend closes the connection, settles c and
 // reports false.
 func (f *front) lend(c *call) bool {
-	f.ledger.lend(c)
-	if f.ledger.held > f.listener.maxHeld {
-		f.abandon(c, errUnread)
+	f.account().lent(c)
+	if f.ledger.Unread() > f.listener.MaxHeld {
+		f.abandon(c, admit.ErrUnread)
 		return false
 	}
-	if c.result == resultGone {
-		c.result = resultReplied
+	if c.progress.Result == observe.ResultGone {
+		c.progress.Result = observe.ResultReplied
 	}
 	return true
 }
@@ -221,16 +192,16 @@ func (f *front) lend(c *call) bool {
 // hands reports whether c may be settled when its Reply has been copied, before it is written: nobody is told when it
 // was.
 func (f *front) hands(c *call) bool {
-	return c.result == resultReplied && !c.absorbed && f.listener.p.observer.Load() == nil && !f.loop.tapping()
+	return c.progress.Result == observe.ResultReplied && !c.progress.Absorbed && !f.account().watched()
 }
 
 // abandon closes the connection, because c cannot be answered, and settles c. This is the
 // only way RPC has to tell a client that no Reply will come on this connection.
 func (f *front) abandon(c *call, reason error) {
 	if !f.ended.get() {
-		c.result = resultAbandoned
+		c.progress.Result = observe.ResultAbandoned
 		if !f.failed {
-			f.cannotAnswer(c.clientXID, reason)
+			f.listener.Unanswered(f.peer, c.progress.ClientXID, reason)
 			f.fail(reason)
 		}
 	}
@@ -244,45 +215,35 @@ func (f *front) late(xid uint32) {
 		return
 	}
 	if !f.failed {
-		f.cannotAnswer(xid, errLate)
+		f.listener.Unanswered(f.peer, xid, errLate)
 		f.failed = true
 	}
 	f.client.hangUp(errLate)
 	f.ended.set()
 }
 
-// cannotAnswer logs why the connection is closed.
-func (f *front) cannotAnswer(xid uint32, reason error) {
-	f.listener.lines.unanswered.Line(&f.listener.log, zerolog.WarnLevel, "client_closed").Str("reason", "unanswered").Stringer("peer", f.peer).Uint32("xid", xid).Err(reason).
-		Msg("call cannot be answered; client connection closed")
-}
-
 // closeUnpinned closes the connection, because it cannot have the pinned connection to u, or the lane,
 // that c needs, and settles c.
-func (f *front) closeUnpinned(c *call, u *upstream, reason error) {
-	if !errors.Is(reason, errMoved) {
-		u.unpinnable(f.peer, reason)
+func (f *front) closeUnpinned(c *call, u *upstream.Upstream, reason error) {
+	if !errors.Is(reason, session.ErrMoved) {
+		u.Lanes.Refuse(f.peer, reason)
 	}
-	c.result = resultAbandoned
+	c.progress.Result = observe.ResultAbandoned
 	f.fail(reason)
 	f.settle(c)
 }
 
 // malformed closes the connection, because c's message is no RPC Call, and settles c.
 func (f *front) malformed(c *call, err error) {
-	f.listener.lines.malformed.Line(&f.listener.log, zerolog.WarnLevel, "client_closed").Str("reason", "malformed").Stringer("peer", f.peer).Err(err).
-		Msg("not an RPC Call; connection closed")
-	c.result = resultMalformed
+	f.listener.Malformed(f.peer, err)
+	c.progress.Result = observe.ResultMalformed
 	f.client.fail(err)
 	f.settle(c)
 }
 
 // refuseHeader answers c, whose header cannot be walked because of err, with the Reply b.
 func (f *front) refuseHeader(c *call, b []byte, why oncrpc.Refusal, err error) {
-	l := f.listener
-	l.refusedCalls[why].Inc()
-	l.lines.refused.Line(&l.log, zerolog.WarnLevel, "call_header_refused").Str("reason", oncrpc.RefusalNames[why]).Stringer("peer", f.peer).Uint32("xid", c.clientXID).
-		Err(err).Msg("the header of a Call is not valid; call refused")
+	f.listener.RefusedHeader(f.peer, c.progress.ClientXID, why, err)
 	f.answer(c, b)
 }
 
@@ -292,22 +253,19 @@ func (f *front) fail(reason error) {
 	f.client.fail(reason)
 }
 
-// settle counts the result of c, gives back all that c holds, and recycles c. If c's Exchange
+// settle ends the account of c, gives back all that c holds, and recycles c. If c's Exchange
 // was not answered, the connection of the RDMA client ends.
 func (f *front) settle(c *call) {
-	f.client.settled(c)
-	f.count(c)
-	switch {
-	case c.absorbed:
-		f.ledger.unhold(c)
-	case !c.copied:
-		f.counts.results[c.result].Inc()
+	if !c.progress.Copied {
+		f.client.settled(c)
 	}
-	f.tapOver(c)
-	if c.signed && c.gss.counted {
-		f.ledger.ordered--
+	f.account().settled(c)
+	if c.progress.Absorbed {
+		f.unhold(c)
 	}
-	f.ledger.settle(c)
+	if c.charge.Ordered {
+		f.ordered--
+	}
 	x := c.takeExchange()
 	c.releaseMemory(f.loop)
 	c.setState(callSettled)
@@ -319,39 +277,77 @@ func (f *front) settle(c *call) {
 		return
 	}
 	f.client.admit()
-	f.closeIfIdle()
+	if f.draining {
+		f.closeIfIdle()
+	}
 }
 
+// closeIfIdle closes a client that is draining and has its Replies.
 func (f *front) closeIfIdle() {
-	if f.draining && f.ledger.calls == 0 && f.client.has() {
+	if f.draining && f.ledger.Idle() && f.client.has() {
 		f.client.hangUp(errDraining)
 	}
 }
 
-// gone reports whether the connection has ended. Any goroutine.
-func (f *front) gone() bool { return f.ended.get() }
+// Gone reports whether the connection has ended. Any goroutine.
+func (f *front) Gone() bool { return f.ended.get() }
 
 // listens reports whether reverse Calls may go to the client: its connection has not ended and
 // is not draining.
 func (f *front) listens() bool { return !f.ended.get() && !f.draining }
 
-// runOnLoop runs t, the client's ticket, on the client's loop. Any goroutine.
-func (f *front) runOnLoop(t *ticket) { f.loop.Post(t) }
+// Post runs t on the client's loop. Any goroutine.
+func (f *front) Post(t loop.Task) { f.loop.Post(t) }
 
-// readOn reads from the client again after gate k has admitted it, unless something else
-// prevents that.
-func (f *front) readOn(k gateKind) {
-	if f.gone() {
-		return
-	}
-	f.ledger.shut &^= 1 << k
-	f.client.admit()
+// Resume is part of admit.Conn.
+func (f *front) Resume() { f.client.admit() }
+
+// account is that of the client's loop.
+func (f *front) account() *account { return &f.loop.account }
+
+// isOn reports whether the loop with the number here is the client's.
+func (f *front) isOn(here int) bool { return f.loop.index == here }
+
+// tableOf returns what counts the Calls of the clients on this loop to u.
+func (f *front) tableOf(u *upstream.Upstream) *observe.Table {
+	return f.listener.Table(f.loop.index, u)
 }
 
-// drain closes the connection as soon as it is idle. No Call is read from it any more: the
+// loopAt is the loop with the number here, or nil for pool.Elsewhere.
+func (f *front) loopAt(here int) *eventLoop { return f.loop.peers.at(here) }
+
+// settings are those of the client's listener that are in force.
+func (f *front) settings() *listener.Settings { return f.listener.Settings() }
+
+// host and weight say which share the client has of what is scarce.
+func (f *front) host() *admit.Host { return f.ledger.Host() }
+func (f *front) weight() int       { return f.ledger.Weight }
+
+// largeReply is about the most octets of memory that a Reply without a bound took lately.
+func (f *front) largeReply() int { return f.ledger.LargeReply() }
+
+// longestCallBack is the length of the longest reverse Call that can be sent to the client.
+func (f *front) longestCallBack() int { return f.client.longestReverse() }
+
+// givesBack gives back the memory for a Call that g counts.
+func (f *front) givesBack(g *admit.Charge) { f.loop.memory.Release(g) }
+
+// addr is the client's address.
+func (f *front) addr() netip.Addr { return f.peer.Addr().Unmap() }
+
+// origin is what a server would know the client by.
+func (f *front) origin() identity.Origin { return identity.OriginOf(f.peer, f.listener.IsRDMA) }
+
+// burden says for how much memory see finds that the client holds it too long, if that is more than 0.
+func (f *front) burden(see func(g *admit.Client, s admit.Sender) int64) (b admit.Burden, ok bool) {
+	held := see(&f.ledger, f.client)
+	return admit.Burden{Client: &f.ledger, Held: held, Listener: f.listener.Name, Peer: f.peer}, held > 0
+}
+
+// Drain closes the connection as soon as it is idle. No Call is read from it any more: the
 // client sends its other Calls on its next connection. Any goroutine.
-func (f *front) drain() {
-	f.loop.Post(loop.TaskFunc(func() {
+func (f *front) Drain() {
+	f.Post(loop.TaskFunc(func() {
 		if f.draining || f.ended.get() {
 			return
 		}
@@ -361,12 +357,75 @@ func (f *front) drain() {
 	}))
 }
 
-// close ends the connection now. Any goroutine.
-func (f *front) close(reason error) {
-	f.loop.Post(loop.TaskFunc(func() {
+// Close ends the connection now. Any goroutine.
+func (f *front) Close(reason error) {
+	f.Post(loop.TaskFunc(func() {
 		if !f.ended.get() {
 			f.client.hangUp(reason)
 			f.ended.set() // Calls that the same pass brings home find no client
 		}
 	}))
+}
+
+// byLoop divides clients among the loops that own them, by the loops' index.
+func byLoop(ls eventLoops, clients []*front) [][]*front {
+	all := make([][]*front, len(ls))
+	for _, f := range clients {
+		all[f.loop.index] = append(all[f.loop.index], f)
+	}
+	return all
+}
+
+// allFronts lists the clients of all listeners.
+func (v *inventory) allFronts() (all []*front) {
+	for _, l := range v.AllListeners() {
+		for _, c := range l.AllClients() {
+			all = append(all, c.(*front))
+		}
+	}
+	return all
+}
+
+// TapKey is part of observe.Tapped.
+func (f *front) TapKey() any { return f }
+
+// DescribeTap is part of observe.Tapped.
+func (f *front) DescribeTap(c *observe.TapConn) {
+	l := f.listener
+	c.Leg, c.RDMA, c.Name, c.Peer = observe.TapClients, l.IsRDMA, l.Name, f.peer
+	c.Local = f.client.local()
+}
+
+// answer gives the client the Reply b, which the bridge has made in c.local.
+func (f *front) answer(c *call, b []byte) {
+	f.account().answered(c)
+	c.answer(b)
+	c.setState(callReplying)
+	f.deliver(c)
+}
+
+// hold counts c as absorbed. c is held, because it repeats a Call.
+func (f *front) hold(c *call) {
+	f.account().held(c)
+	c.usesSeldom = true
+	if c.next = f.held; c.next != nil {
+		c.next.prev = c
+	}
+	f.held = c
+}
+
+// unhold takes c out of the Calls that are held, if it is among them.
+func (f *front) unhold(c *call) {
+	switch {
+	case c.prev != nil:
+		c.prev.next = c.next
+	case f.held == c:
+		f.held = c.next
+	default:
+		return
+	}
+	if c.next != nil {
+		c.next.prev = c.prev
+	}
+	c.prev, c.next = nil, nil
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 )
 
 // A gssWindow is what a server does with the sequence numbers of one GSS context: RFC 2203
@@ -109,7 +110,7 @@ func TestGSSWindow(t *testing.T) {
 				t.Parallel()
 				h := proxytest.NewHarness(t, 256<<20)
 				var w gssWindow
-				u := proxy.UpstreamOptions{Name: "storage", Connections: connections, Credits: 32}
+				u := settings.UpstreamOptions{Name: "storage", Connections: connections, Credits: 32}
 				var p *proxy.Proxy
 				if transport == "tcp" {
 					b := w.behaviour()
@@ -119,9 +120,9 @@ func TestGSSWindow(t *testing.T) {
 						return nil, false
 					}
 					u.Endpoints = []string{h.TCPServer(b).Addr()}
-					p = h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}, []proxy.UpstreamOptions{u})
+					p = h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}, []settings.UpstreamOptions{u})
 				} else {
-					p, _ = forward(t, h, 32, w.behaviour(), func(_ *proxy.ListenerOptions, o *proxy.UpstreamOptions) {
+					p, _ = forward(t, h, 32, w.behaviour(), func(_ *settings.ListenerOptions, o *settings.UpstreamOptions) {
 						o.Connections = connections
 					})
 				}
@@ -158,7 +159,7 @@ func TestGSSWindowIsBounded(t *testing.T) {
 	t.Parallel()
 	h := proxytest.NewHarness(t, budget)
 	var gate proxytest.Gate
-	p, s := forward(t, h, 64, proxytest.Behaviour{Gate: &gate}, func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) {
+	p, s := forward(t, h, 64, proxytest.Behaviour{Gate: &gate}, func(_ *settings.ListenerOptions, u *settings.UpstreamOptions) {
 		u.GSSWindow, u.SlowStart, u.Connections = 8, 2000, 1
 	})
 	check(t, h.Client(p.Addr("nfs")), proxytest.GetattrCall(1)) // the grant rises
@@ -200,8 +201,8 @@ func TestGSSClientGone(t *testing.T) {
 	var gate proxytest.Gate
 	gate.Shut()
 	s := h.TCPServer(proxytest.Behaviour{Gate: &gate})
-	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
-		[]proxy.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}, GSSWindow: 4, SlowStart: 2000}})
+	p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
+		[]settings.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}, GSSWindow: 4, SlowStart: 2000}})
 	leases := func() (n int) {
 		for _, a := range p.Status(status.Query{}).Memory.Accounts {
 			if a.Name == "calls" {

@@ -4,33 +4,27 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/rdmabridge/rdmabridge/metrics"
-	"github.com/rdmabridge/rdmabridge/pool"
+	"github.com/rdmabridge/rdmabridge/proxy/admit"
+	"github.com/rdmabridge/rdmabridge/proxy/listener"
 )
 
 // TestGSSContextFollowsWeight: the Calls of a context that always has some under way wait by the weight that their client
 // has now.
 func TestGSSContextFollowsWeight(t *testing.T) {
-	p := &Proxy{hosts: newHosts()}
-	u := &upstream{p: p, isRDMA: true}
-	shared, err := pool.New(pool.Options{
-		Connections: 1, Loops: 1, Endpoints: []string{"storage"}, BackoffMin: 1, BackoffMax: 1, DialTimeout: 1, QueueWait: 1, QueueLimit: 1,
-	}, nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	u.pools = []*pool.Pool{shared}
-	u.contexts.init(u, metrics.New())
-	f := &front{listener: &listener{p: p}, peer: netip.MustParseAddrPort("192.0.2.1:1")}
-	f.ledger.front, f.ledger.host = f, p.hosts.join(f.peer.Addr())
-	q := &clientQueue{u: u, pool: shared}
+	hosts := admit.NewHosts()
+	u := testUpstream(t, "storage", hosts)
+	f := &front{listener: new(listener.Listener), peer: netip.MustParseAddrPort("192.0.2.1:1")}
+	f.ledger.Open(f, hosts.Join(f.peer.Addr()), nil)
+	q := &clientQueue{u: u, pool: u.PoolFor(f.addr())}
+	var x *gssFlow
 	for _, w := range []int{3, 3, 8, 1} {
-		f.ledger.weight = w
+		f.ledger.Weight = w
 		c := &call{}
 		c.owner.front, c.up, c.queue, c.signed, c.usesSeldom = f, u, q, true, true
-		c.h.Message, c.h.CredentialLen, c.h.GSS.HandleLen = make([]byte, 100), gssHandleAt+4, 4
-		x := u.contexts.enter(c)
-		if x.flow.Weight != w || c.entry.Flow != &x.flow {
+		if x == nil {
+			x = c.OpenFlow(nil).(*gssFlow)
+		}
+		if !c.Join(x) || x.flow.Weight != w || c.entry.Flow != &x.flow {
 			t.Errorf("a Call of a client of weight %d waits in a flow of weight %d", w, x.flow.Weight)
 		}
 	}

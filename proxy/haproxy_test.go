@@ -15,6 +15,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 )
 
 // startHAProxy starts HAProxy with a configuration. It listens soon: dialHAProxy waits for that.
@@ -61,12 +62,12 @@ func dialHAProxy(t *testing.T, host byte, addr string) (c *proxytest.Client) {
 }
 
 // haproxyBridge is a bridge that HAProxy, at 127.0.0.1, has clients for.
-func haproxyBridge(t *testing.T, upstream proxy.UpstreamOptions) (*proxytest.Harness, *proxy.Proxy) {
+func haproxyBridge(t *testing.T, upstream settings.UpstreamOptions) (*proxytest.Harness, *proxy.Proxy) {
 	h := proxytest.NewHarness(t, budget)
-	return h, h.Proxy([]proxy.ListenerOptions{{
+	return h, h.Proxy([]settings.ListenerOptions{{
 		Name: "nfs", Address: "127.0.0.1:0", Upstream: upstream.Name,
 		Proxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.1/32")}, Allow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")},
-	}}, []proxy.UpstreamOptions{upstream})
+	}}, []settings.UpstreamOptions{upstream})
 }
 
 // clientsOf lists the addresses of the clients that have come through a proxy. 127.0.0.1 is not among them: it
@@ -86,7 +87,7 @@ func clientsOf(p *proxy.Proxy) (hosts []string) {
 // version 1 is refused.
 func TestHAProxy(t *testing.T) {
 	s := proxytest.NewHarness(t, budget).TCPServer(proxytest.Behaviour{})
-	storage := proxy.UpstreamOptions{Name: "storage", Endpoints: []string{s.Addr()}, SlowStart: 1024}
+	storage := settings.UpstreamOptions{Name: "storage", Endpoints: []string{s.Addr()}, SlowStart: 1024}
 	ha, a := haproxyBridge(t, storage)
 	hb, b := haproxyBridge(t, storage)
 	front, old := testkit.FreeAddr(t), testkit.FreeAddr(t)
@@ -140,7 +141,7 @@ listen old
 // bridge.
 func TestHAProxyBehind(t *testing.T) {
 	s := proxytest.NewHarness(t, budget).TCPServer(proxytest.Behaviour{})
-	_, far := haproxyBridge(t, proxy.UpstreamOptions{Name: "storage", Endpoints: []string{s.Addr()}})
+	_, far := haproxyBridge(t, settings.UpstreamOptions{Name: "storage", Endpoints: []string{s.Addr()}})
 	between := testkit.FreeAddr(t)
 	startHAProxy(t, fmt.Sprintf(`
 listen nfs
@@ -148,8 +149,8 @@ listen nfs
   server far %s send-proxy-v2-ssl-cn
 `, between, far.Addr("nfs")))
 	h := proxytest.NewHarness(t, budget)
-	near := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "haproxy"}},
-		[]proxy.UpstreamOptions{{Name: "haproxy", Endpoints: []string{between}, Mode: proxy.ModePinned, NamesClients: true}})
+	near := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "haproxy"}},
+		[]settings.UpstreamOptions{{Name: "haproxy", Endpoints: []string{between}, Mode: settings.ModePinned, NamesClients: true}})
 	for i := range byte(3) {
 		check(t, dialHAProxy(t, i+1, near.Addr("nfs")), proxytest.GetattrCall(uint32(i)+1))
 	}

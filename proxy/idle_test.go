@@ -8,7 +8,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 )
@@ -22,10 +22,10 @@ func TestIdleRDMAClients(t *testing.T) {
 		h := proxytest.NewHarness(t, budget)
 		s := h.TCPServer(proxytest.Behaviour{})
 		rp := fabrictest.NewLoopback()
-		p := h.Proxy([]proxy.ListenerOptions{
+		p := h.Proxy([]settings.ListenerOptions{
 			{Name: "rdma", Address: "front", RDMA: true, Provider: rp, Upstream: "tcp", MaxConnectionsPerAddress: perAddress},
 			{Name: "nfs", Address: "127.0.0.1:0", Upstream: "tcp"},
-		}, []proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}}})
+		}, []settings.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}}})
 		loop := fabrictest.NewLoop()
 		t.Cleanup(loop.Stop)
 		clients := proxytest.NewHarness(t, 256<<20) // whose arena is theirs
@@ -69,7 +69,7 @@ func TestIdleWithACall(t *testing.T) {
 	t.Parallel()
 	h := proxytest.NewHarness(t, budget)
 	s := h.TCPServer(proxytest.Behaviour{Delay: 3 * time.Second})
-	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage", IdleTimeout: time.Second}},
-		[]proxy.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}}})
+	p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage", IdleTimeout: time.Second}},
+		[]settings.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}}})
 	check(t, h.Client(p.Addr("nfs")), proxytest.GetattrCall(1))
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/nfs4test"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
@@ -18,8 +18,8 @@ import (
 // dropped.
 func TestLaneChain(t *testing.T) {
 	t.Parallel()
-	laneChain(t, func() (proxy.ListenerOptions, proxy.UpstreamOptions) {
-		return proxy.ListenerOptions{RDMA: true, Provider: proxytest.IWARP(iwarp.Options{})}, proxy.UpstreamOptions{RDMA: true, Provider: proxytest.IWARP(iwarp.Options{})}
+	laneChain(t, func() (settings.ListenerOptions, settings.UpstreamOptions) {
+		return settings.ListenerOptions{RDMA: true, Provider: proxytest.IWARP(iwarp.Options{})}, settings.UpstreamOptions{RDMA: true, Provider: proxytest.IWARP(iwarp.Options{})}
 	})
 }
 
@@ -27,13 +27,13 @@ func TestLaneChain(t *testing.T) {
 func TestLaneChainTLS(t *testing.T) {
 	t.Parallel()
 	x := newSecurity(t)
-	laneChain(t, func() (proxy.ListenerOptions, proxy.UpstreamOptions) {
-		return proxy.ListenerOptions{TLS: x.listener(true)}, proxy.UpstreamOptions{TLS: x.upstream(true)}
+	laneChain(t, func() (settings.ListenerOptions, settings.UpstreamOptions) {
+		return settings.ListenerOptions{TLS: x.listener(true)}, settings.UpstreamOptions{TLS: x.upstream(true)}
 	})
 }
 
 // laneChain is TestLaneChain with the far bridge's listener and the near bridge's upstream of between.
-func laneChain(t *testing.T, between func() (proxy.ListenerOptions, proxy.UpstreamOptions)) {
+func laneChain(t *testing.T, between func() (settings.ListenerOptions, settings.UpstreamOptions)) {
 	const clients, lanes = 24, 2
 	first, second := proxytest.NewHarness(t, budget), proxytest.NewHarness(t, budget)
 	s := nfs4test.NewServer(nfs4test.ServerOptions{CallbackDelay: 20 * time.Millisecond})
@@ -42,15 +42,15 @@ func laneChain(t *testing.T, between func() (proxy.ListenerOptions, proxy.Upstre
 	if err != nil {
 		t.Fatal(err)
 	}
-	uo := proxy.UpstreamOptions{Name: "storage", Connections: lanes, BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond}
+	uo := settings.UpstreamOptions{Name: "storage", Connections: lanes, BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond}
 	back := uo
 	back.Endpoints = []string{addr}
 	lo, middle := between()
 	lo.Name, lo.Address, lo.Upstream = "middle", "127.0.0.1:0", "storage"
-	p2 := second.Proxy([]proxy.ListenerOptions{lo}, []proxy.UpstreamOptions{back})
+	p2 := second.Proxy([]settings.ListenerOptions{lo}, []settings.UpstreamOptions{back})
 	relay := proxytest.NewRelay(t, p2.Addr("middle"))
 	uo.RDMA, uo.Provider, uo.TLS, uo.Endpoints = middle.RDMA, middle.Provider, middle.TLS, []string{relay.Addr()}
-	p1 := first.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}, []proxy.UpstreamOptions{uo})
+	p1 := first.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}, []settings.UpstreamOptions{uo})
 	e, err := tcpframe.Start(tcpframe.EngineOptions{Loops: 2, Log: first.Log})
 	if err != nil {
 		t.Fatal(err)

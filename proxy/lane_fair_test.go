@@ -13,7 +13,8 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/admit"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 )
 
 // sessionOf is the first octet of the session of a COMPOUND that begins with SEQUENCE, or 0.
@@ -60,9 +61,9 @@ func (x *laneBench) pour(host, session byte, connections, calls int) {
 // TestLaneWeights: two hosts that share one lane have its credits by their weights, however many
 // connections each has.
 func TestLaneWeights(t *testing.T) {
-	change := func(l *proxy.ListenerOptions, u *proxy.UpstreamOptions) {
+	change := func(l *settings.ListenerOptions, u *settings.UpstreamOptions) {
 		u.Credits = 8
-		l.Weights = []proxy.Weight{{Clients: []netip.Prefix{netip.MustParsePrefix("127.0.9.1/32")}, Weight: 4}}
+		l.Weights = []admit.Weight{{Clients: []netip.Prefix{netip.MustParsePrefix("127.0.9.1/32")}, Weight: 4}}
 	}
 	eachBack(t, func(t *testing.T, rdma bool) {
 		var at served
@@ -98,7 +99,7 @@ func TestLaneNeighbour(t *testing.T) {
 		t.Run(fmt.Sprint("lanes ", lanes), func(t *testing.T) {
 			eachBack(t, func(t *testing.T, rdma bool) {
 				b := proxytest.Behaviour{Threads: proxytest.NewThreads(t, 8, time.Millisecond)}
-				x := newLaneBench(t, rdma, b, func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) { u.Connections = lanes })
+				x := newLaneBench(t, rdma, b, func(_ *settings.ListenerOptions, u *settings.UpstreamOptions) { u.Connections = lanes })
 				x.pour(1, 1, 100, 16)
 				x.Eventually("the greedy host's Calls wait", func() bool { return x.p.Status(status.Query{}).Upstreams[0].Credits.Waiting > 1000 })
 				c := x.from(2)
@@ -124,7 +125,7 @@ func TestLaneSpread(t *testing.T) {
 	const lanes = 4
 	eachBack(t, func(t *testing.T, rdma bool) {
 		var had served
-		x := newLaneBench(t, rdma, proxytest.Behaviour{Delay: time.Millisecond, Intercept: had.intercept}, func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) {
+		x := newLaneBench(t, rdma, proxytest.Behaviour{Delay: time.Millisecond, Intercept: had.intercept}, func(_ *settings.ListenerOptions, u *settings.UpstreamOptions) {
 			u.Connections, u.Credits = lanes, 8
 		})
 		x.pour(1, 1, 4*lanes, 16)
@@ -160,7 +161,7 @@ func TestLaneSlowReader(t *testing.T) {
 		b := oncrpc.AppendAccepted(nil, c.XID, oncrpc.Success)
 		return append(b, make([]byte, big)...), true
 	}}
-	x := newLaneBench(t, false, behaviour, func(l *proxy.ListenerOptions, _ *proxy.UpstreamOptions) {
+	x := newLaneBench(t, false, behaviour, func(l *settings.ListenerOptions, _ *settings.UpstreamOptions) {
 		l.MaxOutbound, l.MaxCalls = 2<<20, 16
 	})
 	other := x.from(2)
@@ -198,7 +199,7 @@ func TestLaneSlowReader(t *testing.T) {
 func TestLaneMaxCalls(t *testing.T) {
 	const most = 4
 	eachBack(t, func(t *testing.T, rdma bool) {
-		x := newLaneBench(t, rdma, proxytest.Behaviour{Intercept: hangsOn}, func(l *proxy.ListenerOptions, _ *proxy.UpstreamOptions) { l.MaxCalls = most })
+		x := newLaneBench(t, rdma, proxytest.Behaviour{Intercept: hangsOn}, func(l *settings.ListenerOptions, _ *settings.UpstreamOptions) { l.MaxCalls = most })
 		bad, other := x.from(1), x.from(2)
 		check(t, other, sessionCall(2, 1))
 		before := x.calls()

@@ -12,7 +12,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 )
 
 // signedMix is Call i of a client of NFSv4.2 under RPCSEC_GSS, which writes 128 KiB once in sixteen Calls.
@@ -35,7 +35,7 @@ func TestLaneGSSWindow(t *testing.T) {
 		t.Run(fmt.Sprintf("%d lanes, %d connections", tt.lanes, tt.connections), func(t *testing.T) {
 			eachBack(t, func(t *testing.T, rdma bool) {
 				var w gssWindow
-				x := newLaneBench(t, rdma, w.behaviour(), func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) { u.Connections = tt.lanes })
+				x := newLaneBench(t, rdma, w.behaviour(), func(_ *settings.ListenerOptions, u *settings.UpstreamOptions) { u.Connections = tt.lanes })
 				x.pour(1, 1, 2*tt.lanes, 8)
 				var cs []*proxytest.Client
 				for range tt.connections {
@@ -73,7 +73,7 @@ func TestLaneGSSWindow(t *testing.T) {
 func TestLaneGSSWindowIsBounded(t *testing.T) {
 	eachBack(t, func(t *testing.T, rdma bool) {
 		var gate proxytest.Gate
-		x := newLaneBench(t, rdma, proxytest.Behaviour{Gate: &gate}, func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) {
+		x := newLaneBench(t, rdma, proxytest.Behaviour{Gate: &gate}, func(_ *settings.ListenerOptions, u *settings.UpstreamOptions) {
 			u.GSSWindow, u.Connections = 8, 2
 		})
 		cs := []*proxytest.Client{x.from(1), x.from(1)}
@@ -166,7 +166,7 @@ func TestLaneSignedXIDs(t *testing.T) {
 func TestLaneSignedClientGone(t *testing.T) {
 	eachBack(t, func(t *testing.T, rdma bool) {
 		var gate proxytest.Gate
-		x := newLaneBench(t, rdma, proxytest.Behaviour{Gate: &gate}, func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) { u.GSSWindow = 4 })
+		x := newLaneBench(t, rdma, proxytest.Behaviour{Gate: &gate}, func(_ *settings.ListenerOptions, u *settings.UpstreamOptions) { u.GSSWindow = 4 })
 		a, b := x.from(1), x.from(1)
 		check(t, a, proxytest.SequenceCall(1))
 		check(t, b, proxytest.SequenceCall(2))
@@ -251,7 +251,7 @@ func TestLaneGSSAndShared(t *testing.T) {
 		reply := proxytest.Expected(c.Message)
 		held = append(held, func() { on.Send(reply) })
 		return nil, true
-	}}, func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) { u.Connections = 4 })
+	}}, func(_ *settings.ListenerOptions, u *settings.UpstreamOptions) { u.Connections = 4 })
 	used := make(map[string]bool)
 	for host := byte(1); host <= hosts; host++ {
 		shared, lane := x.from(host), x.from(host)

@@ -14,6 +14,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 )
 
@@ -50,11 +51,11 @@ func eachBack(t *testing.T, f func(t *testing.T, rdma bool)) {
 }
 
 // newLaneBench starts a bridge before a server, over RDMA or TCP, that grants 32 credits.
-func newLaneBench(t *testing.T, rdma bool, b proxytest.Behaviour, change func(*proxy.ListenerOptions, *proxy.UpstreamOptions)) *laneBench {
+func newLaneBench(t *testing.T, rdma bool, b proxytest.Behaviour, change func(*settings.ListenerOptions, *settings.UpstreamOptions)) *laneBench {
 	t.Helper()
 	x := &laneBench{Harness: proxytest.NewHarness(t, budget)}
-	lo := proxy.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}
-	uo := proxy.UpstreamOptions{
+	lo := settings.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}
+	uo := settings.UpstreamOptions{
 		Name: "storage", RDMA: rdma, Connections: 1, Credits: 32, SlowStart: 1 << 10,
 		BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond,
 	}
@@ -72,7 +73,7 @@ func newLaneBench(t *testing.T, rdma bool, b proxytest.Behaviour, change func(*p
 	if change != nil {
 		change(&lo, &uo)
 	}
-	x.p = x.Proxy([]proxy.ListenerOptions{lo}, []proxy.UpstreamOptions{uo})
+	x.p = x.Proxy([]settings.ListenerOptions{lo}, []settings.UpstreamOptions{uo})
 	return x
 }
 
@@ -114,7 +115,7 @@ func (b *bystander) call(n int) {
 // connection, and the connections of the others on its lane go on as long as the Calls that hang take
 // few credits. When they take more, another connection replaces the lane's, but not over and over.
 func TestLaneLateCalls(t *testing.T) {
-	change := func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) {
+	change := func(_ *settings.ListenerOptions, u *settings.UpstreamOptions) {
 		u.CallTimeout, u.ProbeInterval = time.Second, 100*time.Millisecond
 	}
 	for _, tt := range []struct {
@@ -176,7 +177,7 @@ func TestLaneLateCalls(t *testing.T) {
 func TestLaneLateCallAgain(t *testing.T) {
 	for _, signed := range []bool{false, true} {
 		t.Run(fmt.Sprint("signed ", signed), func(t *testing.T) {
-			change := func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) {
+			change := func(_ *settings.ListenerOptions, u *settings.UpstreamOptions) {
 				u.CallTimeout, u.ProbeInterval = 500*time.Millisecond, 50*time.Millisecond
 			}
 			eachBack(t, func(t *testing.T, rdma bool) {
@@ -206,7 +207,7 @@ func TestLaneLateCallAgain(t *testing.T) {
 // TestLaneLateHosts: when so many hosts have Calls that hang that a new host could not get in, another
 // connection replaces the lane's each time.
 func TestLaneLateHosts(t *testing.T) {
-	change := func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) {
+	change := func(_ *settings.ListenerOptions, u *settings.UpstreamOptions) {
 		// A newcomer is closed after half the time for which late Calls do not replace another connection.
 		u.CallTimeout, u.ProbeInterval, u.UnavailableAfter = time.Second, 50*time.Millisecond, 5*time.Second
 	}
@@ -225,10 +226,10 @@ func TestLaneLateHosts(t *testing.T) {
 }
 
 // lateBench is a bench with a client whose lane has a late Call of another, which is gone.
-func lateBench(t *testing.T, rdma bool) (*laneBench, *bystander, *proxy.UpstreamOptions) {
+func lateBench(t *testing.T, rdma bool) (*laneBench, *bystander, *settings.UpstreamOptions) {
 	t.Helper()
-	var uo proxy.UpstreamOptions
-	x := newLaneBench(t, rdma, proxytest.Behaviour{Intercept: hangsOn}, func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) {
+	var uo settings.UpstreamOptions
+	x := newLaneBench(t, rdma, proxytest.Behaviour{Intercept: hangsOn}, func(_ *settings.ListenerOptions, u *settings.UpstreamOptions) {
 		u.CallTimeout, u.ProbeInterval = 300*time.Millisecond, 50*time.Millisecond
 		uo = *u
 	})
@@ -279,7 +280,7 @@ func TestLaneLateReplaced(t *testing.T) {
 	eachBack(t, func(t *testing.T, rdma bool) {
 		x, b, uo := lateBench(t, rdma)
 		uo.SilentTimeout = time.Minute // connections are made with it
-		if err := x.p.Reconfigure(proxytest.Listeners(proxy.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}), proxytest.Upstreams(*uo)); err != nil {
+		if err := x.p.Reconfigure(proxytest.Listeners(settings.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}), proxytest.Upstreams(*uo)); err != nil {
 			t.Fatal(err)
 		}
 		x.Eventually("the other client is closed, to come to the new connection", func() bool { b.call(1); return b.closed > 0 })

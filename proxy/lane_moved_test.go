@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 )
 
 // TestLaneUpstreamReplaced: a reload puts another upstream in the place of the one on whose lane a
@@ -24,8 +24,8 @@ func TestLaneUpstreamReplaced(t *testing.T) {
 		}
 		x.Eventually("a Call is under way", func() bool { return x.calls() >= 2 })
 		next := x.TCPServer(proxytest.Behaviour{})
-		if err := x.p.Reconfigure(proxytest.Listeners(proxy.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "next"}),
-			proxytest.Upstreams(proxy.UpstreamOptions{Name: "next", Connections: 1, Endpoints: []string{next.Addr()}, ProbeInterval: -1})); err != nil {
+		if err := x.p.Reconfigure(proxytest.Listeners(settings.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "next"}),
+			proxytest.Upstreams(settings.UpstreamOptions{Name: "next", Connections: 1, Endpoints: []string{next.Addr()}, ProbeInterval: -1})); err != nil {
 			t.Fatal(err)
 		}
 		m := proxytest.EchoCall(3, 4, 4, 300) // belongs to no session

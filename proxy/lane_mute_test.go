@@ -11,6 +11,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 )
 
 // A muteLane is a bridge with two lanes, one of which has a connection that works, and a server that
@@ -39,7 +40,7 @@ func newMuteLane(t *testing.T, timeout time.Duration, shut bool) *muteLane {
 			close(x.opened)
 		}
 	})
-	x.p = x.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}, []proxy.UpstreamOptions{{
+	x.p = x.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}, []settings.UpstreamOptions{{
 		Name: "storage", Endpoints: []string{f.Addr()}, Connections: 2, ConnectTimeout: timeout, UnavailableAfter: testkit.Patience,
 		BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond,
 	}})

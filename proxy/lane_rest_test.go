@@ -7,11 +7,12 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/testkit/nfs4test"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/reach"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 )
 
 // sleepy makes lanes sleep soon after they have no clients, and pause for longer before they connect again.
-func sleepy(_ *proxy.ListenerOptions, uo *proxy.UpstreamOptions, _ *nfs4test.ClientsOptions) {
+func sleepy(_ *settings.ListenerOptions, uo *settings.UpstreamOptions, _ *nfs4test.ClientsOptions) {
 	uo.Idle, uo.BackoffMin, uo.BackoffMax = time.Second, 4*time.Second, 4*time.Second
 }
 
@@ -61,7 +62,7 @@ func TestLanesPreferTheFirstEndpoint(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := newLaneWorld(t, 12, false, nfs4test.ServerOptions{}, func(_ *proxy.ListenerOptions, uo *proxy.UpstreamOptions, _ *nfs4test.ClientsOptions) {
+	x := newLaneWorld(t, 12, false, nfs4test.ServerOptions{}, func(_ *settings.ListenerOptions, uo *settings.UpstreamOptions, _ *nfs4test.ClientsOptions) {
 		uo.Endpoints, uo.Failover, uo.Priority = append(uo.Endpoints, addr), true, true
 	})
 	x.allUp()
@@ -76,8 +77,8 @@ func TestLanePortsAreGivenBack(t *testing.T) {
 	t.Parallel()
 	const ports = 8
 	low := free(t, ports)
-	x := newLaneWorld(t, 6, false, nfs4test.ServerOptions{}, func(_ *proxy.ListenerOptions, uo *proxy.UpstreamOptions, _ *nfs4test.ClientsOptions) {
-		uo.Source = proxy.Source{Low: low, High: low + ports - 1}
+	x := newLaneWorld(t, 6, false, nfs4test.ServerOptions{}, func(_ *settings.ListenerOptions, uo *settings.UpstreamOptions, _ *nfs4test.ClientsOptions) {
+		uo.Source = reach.Source{Low: low, High: low + ports - 1}
 		uo.Idle = time.Minute
 	})
 	x.allUp()

@@ -12,6 +12,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit/nfs4test"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/iwarptest"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
@@ -27,13 +28,13 @@ type laneWorld struct {
 	s  *nfs4test.Server
 	cs *nfs4test.Clients
 
-	listener proxy.ListenerOptions // as they were at the start
-	upstream proxy.UpstreamOptions
+	listener settings.ListenerOptions // as they were at the start
+	upstream settings.UpstreamOptions
 	clients  nfs4test.ClientsOptions
 }
 
 // laneWorlds runs f with n clients of a server over RDMA, and with n of a server over TCP.
-func laneWorlds(t *testing.T, n int, so nfs4test.ServerOptions, change func(*proxy.ListenerOptions, *proxy.UpstreamOptions, *nfs4test.ClientsOptions), f func(t *testing.T, x *laneWorld)) {
+func laneWorlds(t *testing.T, n int, so nfs4test.ServerOptions, change func(*settings.ListenerOptions, *settings.UpstreamOptions, *nfs4test.ClientsOptions), f func(t *testing.T, x *laneWorld)) {
 	for _, rdma := range []bool{true, false} {
 		name := "TCP"
 		if rdma {
@@ -46,12 +47,12 @@ func laneWorlds(t *testing.T, n int, so nfs4test.ServerOptions, change func(*pro
 	}
 }
 
-func newLaneWorld(t *testing.T, n int, rdma bool, so nfs4test.ServerOptions, change func(*proxy.ListenerOptions, *proxy.UpstreamOptions, *nfs4test.ClientsOptions)) *laneWorld {
+func newLaneWorld(t *testing.T, n int, rdma bool, so nfs4test.ServerOptions, change func(*settings.ListenerOptions, *settings.UpstreamOptions, *nfs4test.ClientsOptions)) *laneWorld {
 	t.Helper()
 	x := &laneWorld{Harness: proxytest.NewHarness(t, budget), s: nfs4test.NewServer(so)}
 	t.Cleanup(x.s.Close)
-	lo := proxy.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}
-	uo := proxy.UpstreamOptions{
+	lo := settings.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}
+	uo := settings.UpstreamOptions{
 		Name: "storage", Connections: laneConnections, RDMA: rdma, BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond,
 	}
 	var addr string
@@ -81,7 +82,7 @@ func newLaneWorld(t *testing.T, n int, rdma bool, so nfs4test.ServerOptions, cha
 		change(&lo, &uo, &co)
 	}
 	x.listener, x.upstream = lo, uo
-	x.p = x.Proxy([]proxy.ListenerOptions{lo}, []proxy.UpstreamOptions{uo})
+	x.p = x.Proxy([]settings.ListenerOptions{lo}, []settings.UpstreamOptions{uo})
 	co.Target = x.p.Addr("nfs")
 	x.clients = co
 	x.cs = nfs4test.NewClients(n, co)
@@ -135,7 +136,7 @@ func (x *laneWorld) every() []int {
 // TestLanes: many clients share few connections, and each is called back on its own.
 func TestLanes(t *testing.T) {
 	for _, machine := range []bool{false, true} {
-		change := func(_ *proxy.ListenerOptions, _ *proxy.UpstreamOptions, co *nfs4test.ClientsOptions) {
+		change := func(_ *settings.ListenerOptions, _ *settings.UpstreamOptions, co *nfs4test.ClientsOptions) {
 			co.Machine = machine
 		}
 		name := map[bool]string{false: "SP4_NONE", true: "SP4_MACH_CRED"}[machine]
@@ -236,7 +237,7 @@ func TestLaneClientReturns(t *testing.T) {
 // TestLaneSilentClient: a client that does not answer reverse Calls costs the others nothing, and the
 // server tells it that its back channel has failed.
 func TestLaneSilentClient(t *testing.T) {
-	laneWorlds(t, 6, nfs4test.ServerOptions{}, func(_ *proxy.ListenerOptions, uo *proxy.UpstreamOptions, _ *nfs4test.ClientsOptions) {
+	laneWorlds(t, 6, nfs4test.ServerOptions{}, func(_ *settings.ListenerOptions, uo *settings.UpstreamOptions, _ *nfs4test.ClientsOptions) {
 		uo.Connections = 1
 	}, func(_ *testing.T, x *laneWorld) {
 		x.allUp()
@@ -266,10 +267,10 @@ func TestLaneReload(t *testing.T) {
 		x.allUp()
 		l := x.cs.Load(x.every(), 2, nfs4test.OpGetattr)
 		uo := x.upstream
-		for _, change := range []func(*proxy.UpstreamOptions){
-			func(o *proxy.UpstreamOptions) { o.Credits = 64 },
-			func(o *proxy.UpstreamOptions) { o.Connections = 1 },
-			func(o *proxy.UpstreamOptions) { o.Connections = 4 },
+		for _, change := range []func(*settings.UpstreamOptions){
+			func(o *settings.UpstreamOptions) { o.Credits = 64 },
+			func(o *settings.UpstreamOptions) { o.Connections = 1 },
+			func(o *settings.UpstreamOptions) { o.Connections = 4 },
 		} {
 			change(&uo)
 			before := l.Replies.Load()
@@ -323,9 +324,9 @@ func TestLaneConnections(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			h := proxytest.NewHarness(t, budget)
 			s := h.TCPServer(proxytest.Behaviour{})
-			lo := proxy.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}
-			uo := proxy.UpstreamOptions{Name: "storage", Endpoints: []string{s.Addr()}, Connections: 2}
-			p := h.Proxy([]proxy.ListenerOptions{lo}, []proxy.UpstreamOptions{uo})
+			lo := settings.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}
+			uo := settings.UpstreamOptions{Name: "storage", Endpoints: []string{s.Addr()}, Connections: 2}
+			p := h.Proxy([]settings.ListenerOptions{lo}, []settings.UpstreamOptions{uo})
 			h.Eventually("the shared connections are there", func() bool { return len(s.Conns()) == 2 })
 			for range 6 {
 				check(t, h.Client(p.Addr("nfs")), tt.call)
@@ -352,7 +353,7 @@ func TestLaneUpstreamRemoved(t *testing.T) {
 		s := x.TCPServer(proxytest.Behaviour{})
 		lo := x.listener
 		lo.Upstream = "other"
-		if err := x.p.Reconfigure(proxytest.Listeners(lo), proxytest.Upstreams(proxy.UpstreamOptions{Name: "other", Endpoints: []string{s.Addr()}})); err != nil {
+		if err := x.p.Reconfigure(proxytest.Listeners(lo), proxytest.Upstreams(settings.UpstreamOptions{Name: "other", Endpoints: []string{s.Addr()}})); err != nil {
 			x.T.Fatal(err)
 		}
 		x.eventually("all have lost their connections", func() bool { return x.cs.Lost.Load() >= 100 })
@@ -364,7 +365,9 @@ func TestLaneUpstreamRemoved(t *testing.T) {
 func TestLanePausedClient(t *testing.T) {
 	const delayed = `upstream_session_callbacks_total{outcome="delayed"`
 	laneWorlds(t, 2, nfs4test.ServerOptions{Delay: time.Second, CallbackDelay: 20 * time.Millisecond},
-		func(lo *proxy.ListenerOptions, _ *proxy.UpstreamOptions, _ *nfs4test.ClientsOptions) { lo.MaxCalls = 1 },
+		func(lo *settings.ListenerOptions, _ *settings.UpstreamOptions, _ *nfs4test.ClientsOptions) {
+			lo.MaxCalls = 1
+		},
 		func(_ *testing.T, x *laneWorld) {
 			x.allUp()
 			before := x.s.Calls.Load()

@@ -9,7 +9,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 )
 
@@ -68,10 +68,10 @@ func TestLayouts(t *testing.T) {
 	lp := fabrictest.NewLoopback()
 	h.RDMAServer(lp, []loop.Loop{l}, "storage", 32, b)
 	tcp := h.TCPServer(b)
-	ls := []proxy.ListenerOptions{
+	ls := []settings.ListenerOptions{
 		{Name: "rdma", Address: "127.0.0.1:0", Upstream: "rdma"}, {Name: "tcp", Address: "127.0.0.1:0", Upstream: "tcp"},
 	}
-	us := []proxy.UpstreamOptions{
+	us := []settings.UpstreamOptions{
 		{Name: "rdma", RDMA: true, Provider: lp, Endpoints: []string{"storage"}}, {Name: "tcp", Endpoints: []string{tcp.Addr()}},
 	}
 	p := h.Proxy(ls, us)

@@ -13,6 +13,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 )
 
 // TestLines: what many clients do wrong, and what becomes of many clients in an outage, takes a
@@ -27,8 +28,8 @@ func TestLines(t *testing.T) {
 	began := time.Now()
 	p, err := proxy.New(proxy.Options{
 		Log: h.Log, Metrics: h.Metrics, Engine: h.Engine, Arena: h.Arena, Registry: h.Registry,
-		Listeners: proxytest.Listeners(proxy.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "dead"}),
-		Upstreams: proxytest.Upstreams(proxy.UpstreamOptions{Name: "dead", Endpoints: []string{dead}, UnavailableAfter: 50 * time.Millisecond}),
+		Listeners: proxytest.Listeners(settings.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "dead"}),
+		Upstreams: proxytest.Upstreams(settings.UpstreamOptions{Name: "dead", Endpoints: []string{dead}, UnavailableAfter: 50 * time.Millisecond}),
 	})
 	if err != nil {
 		t.Fatal(err)

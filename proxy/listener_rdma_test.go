@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
 )
@@ -15,8 +15,8 @@ func TestRDMAClientsOnLoops(t *testing.T) {
 	t.Parallel()
 	h := proxytest.NewHarness(t, budget)
 	s := h.TCPServer(proxytest.Behaviour{})
-	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s", RDMA: true, Provider: proxytest.IWARP(iwarp.Options{})}},
-		[]proxy.UpstreamOptions{{Name: "s", Endpoints: []string{s.Addr()}}})
+	p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s", RDMA: true, Provider: proxytest.IWARP(iwarp.Options{})}},
+		[]settings.UpstreamOptions{{Name: "s", Endpoints: []string{s.Addr()}}})
 	dial := func() *proxytest.RDMAClient {
 		c, err := h.DialRDMA(proxytest.IWARP(iwarp.Options{}), h.Engine.Loops()[0], p.Addr("nfs"), rdmaside.RequesterOptions{})
 		if err != nil {

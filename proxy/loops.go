@@ -2,12 +2,13 @@ package proxy
 
 import (
 	"net"
-	"sync/atomic"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/pool"
+	"github.com/rdmabridge/rdmabridge/proxy/admit"
+	"github.com/rdmabridge/rdmabridge/proxy/identity"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
@@ -16,35 +17,31 @@ import (
 // [loop.SocketLoop], so that RDMA connections live on it, too.
 type eventLoop struct {
 	index int
+	peers eventLoops // all loops, this one included; constant
 	tcp   *tcpframe.Loop
 	free  []*call // calls to use again; the loop's
 	all   []*call // all calls of the loop's clients, also those in free; the loop's
 	batch *pool.Batch
 	due   bool // endTask is to run at the end of the pass
 
-	credentials credentialKeys
-	tally       tally
-	record      CallRecord // that front.observe lends
+	users   *identity.Users
+	account account
 
 	calls, replies *regmem.Account   // the Proxy's accounts, with a stock for this loop
 	ample          bool              // most of calls was free at the end of the last pass
-	memory         *callMemory       // divides calls among hosts
+	memory         *admit.Memory     // divides calls among hosts
 	metrics        *metrics.Registry // the Proxy's, with parts of its counters for this loop
-
-	rdmaClients atomic.Int32 // connections of RDMA clients, with those that are being set up
-
-	tap    atomic.Pointer[loopTap] // nil for none; stored by any goroutine
-	tapped uint64                  // Calls that a Tap wanted so far
 }
 
-func (p *Proxy) newLoop(index int, l *tcpframe.Loop) *eventLoop {
-	n := &eventLoop{
-		index: index, tcp: l, memory: p.hosts.calls,
-	}
-	n.tally.loop = n
+// newLoop makes the loop that has this number. calls, replies and m are the Proxy's.
+func newLoop(
+	index int, l *tcpframe.Loop, memory *admit.Memory, calls, replies *regmem.Account, m *metrics.Registry,
+) *eventLoop {
+	n := &eventLoop{index: index, tcp: l, memory: memory, users: identity.NewUsers()}
+	n.account.loop, n.account.tcp, n.account.here, n.account.tally.Arrange = n, l, index, n.arrange
 	run := func(f func()) { l.Post(loop.TaskFunc(f)) }
-	n.calls, n.replies = p.calls.Local(n.arrange, run), p.replies.Local(n.arrange, run)
-	n.metrics, n.batch = p.metrics.Local(n.arrange), pool.NewBatch(index, n.arrange, warm)
+	n.calls, n.replies = calls.Local(n.arrange, run), replies.Local(n.arrange, run)
+	n.metrics, n.batch = m.Local(n.arrange), pool.NewBatch(index, n.arrange, warm)
 	return n
 }
 
@@ -60,8 +57,8 @@ func (l *eventLoop) arrange() {
 type endTask eventLoop
 
 func (t *endTask) Run() {
-	t.batch.Flush()
-	t.tally.count()
+	t.batch.Flush((*eventLoop)(t).cold())
+	t.account.tally.Count()
 	t.metrics.Publish() // with what Flush has counted
 	t.due = false       // what Publish changes needs another task
 	t.calls.Publish()
@@ -69,21 +66,37 @@ func (t *endTask) Run() {
 	t.ample = ample(t.calls)
 }
 
-// loop returns the loop with the number here, or nil for pool.Elsewhere.
-func (p *Proxy) loop(here int) *eventLoop {
+// cold reports whether so many Calls are under way that the memory of one has left the caches before it is needed
+// again.
+func (l *eventLoop) cold() bool { return len(l.all)-len(l.free) > warmCalls }
+
+// eventLoops are all loops, by their index.
+type eventLoops []*eventLoop
+
+// all returns the loops as those who only post to them see them.
+func (ls eventLoops) all() []loop.Loop {
+	all := make([]loop.Loop, len(ls))
+	for i, l := range ls {
+		all[i] = l
+	}
+	return all
+}
+
+// at returns the loop with the number here, or nil for pool.Elsewhere.
+func (ls eventLoops) at(here int) *eventLoop {
 	if here == pool.Elsewhere {
 		return nil
 	}
-	return p.loops[here]
+	return ls[here]
 }
 
-// releaseMessage releases r, which holds the message of a call. It is called on l, or on no loop if l is nil.
-func (l *eventLoop) releaseMessage(r releaser) {
-	if b, ok := r.(*regmem.Lease); ok && l != nil {
+// releaseMessage releases b, which holds the message of a call. It is called on l, or on no loop if l is nil.
+func (l *eventLoop) releaseMessage(b *regmem.Lease) {
+	if l != nil {
 		l.calls.Release(b)
 		return
 	}
-	r.Release()
+	b.Release()
 }
 
 // releaseReply does what releaseMessage does, for what holds a Reply.
@@ -102,6 +115,9 @@ func (l *eventLoop) releaseReply(r releaser) {
 	}
 }
 
+// number is that of the loop among all.
+func (l *eventLoop) number() int { return l.index }
+
 // Post queues t on the loop. loop.Loop.
 func (l *eventLoop) Post(t loop.Task) { l.tcp.Post(t) }
 
@@ -109,20 +125,8 @@ func (l *eventLoop) Post(t loop.Task) { l.tcp.Post(t) }
 // changes do not move. For the loop only.
 func (l *eventLoop) Now() int64 { return l.tcp.Now() }
 
-// tapping reports whether a Tap may want to see messages. While none does, a Call costs this look at each place.
-func (l *eventLoop) tapping() bool { return l.tap.Load() != nil }
-
 // Attach drives c on the loop. loop.SocketLoop.
 func (l *eventLoop) Attach(c net.Conn, s loop.Stream) error { return l.tcp.Attach(c, s) }
-
-// byLoop divides clients among the loops that own them, by the loops' index.
-func (p *Proxy) byLoop(clients []*front) [][]*front {
-	all := make([][]*front, len(p.loops))
-	for _, f := range clients {
-		all[f.loop.index] = append(all[f.loop.index], f)
-	}
-	return all
-}
 
 // newCall is a call from the free list, or a new one.
 func (l *eventLoop) newCall() *call {
@@ -140,11 +144,8 @@ func (l *eventLoop) newCall() *call {
 
 // recycle puts c, whose memory has been released, on the free list.
 func (l *eventLoop) recycle(c *call) {
-	if c.owner.exchange != nil {
+	if c.exchange() != nil {
 		panic("BUG: proxy: an exchange is forgotten")
-	}
-	if c.up != nil {
-		c.up.under[l.index].n--
 	}
 	c.reset()
 	if len(l.free) < 1024 {

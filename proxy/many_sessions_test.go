@@ -11,6 +11,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit/nfs4test"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
@@ -24,7 +25,7 @@ type village struct {
 }
 
 // villages runs f for a server over RDMA and one over TCP.
-func villages(t *testing.T, clients, connections int, so nfs4test.ServerOptions, change func(*proxy.UpstreamOptions, *nfs4test.ClientsOptions), f func(x *village)) {
+func villages(t *testing.T, clients, connections int, so nfs4test.ServerOptions, change func(*settings.UpstreamOptions, *nfs4test.ClientsOptions), f func(x *village)) {
 	t.Parallel()
 	for _, rdma := range []bool{true, false} {
 		name := "tcp"
@@ -38,7 +39,7 @@ func villages(t *testing.T, clients, connections int, so nfs4test.ServerOptions,
 	}
 }
 
-func newVillage(t *testing.T, rdma bool, clients, connections int, so nfs4test.ServerOptions, change func(*proxy.UpstreamOptions, *nfs4test.ClientsOptions)) *village {
+func newVillage(t *testing.T, rdma bool, clients, connections int, so nfs4test.ServerOptions, change func(*settings.UpstreamOptions, *nfs4test.ClientsOptions)) *village {
 	t.Helper()
 	x := &village{Harness: proxytest.NewHarness(t, 128<<20), s: nfs4test.NewServer(so)}
 	engine, err := tcpframe.Start(tcpframe.EngineOptions{Loops: 2, Log: x.Log})
@@ -48,8 +49,8 @@ func newVillage(t *testing.T, rdma bool, clients, connections int, so nfs4test.S
 	t.Cleanup(engine.Stop)
 	t.Cleanup(x.s.Close)
 	co := nfs4test.ClientsOptions{Prefix: "host", Renew: -1, Retry: time.Millisecond, Slots: 4}
-	uo := proxy.UpstreamOptions{
-		Name: "storage", RDMA: rdma, Connections: connections, Mode: proxy.ModeSessions,
+	uo := settings.UpstreamOptions{
+		Name: "storage", RDMA: rdma, Connections: connections, Mode: settings.ModeSessions,
 		BackoffMin: time.Millisecond, BackoffMax: 20 * time.Millisecond,
 	}
 	var loops []loop.Loop
@@ -77,7 +78,7 @@ func newVillage(t *testing.T, rdma bool, clients, connections int, so nfs4test.S
 	if change != nil {
 		change(&uo, &co)
 	}
-	x.p = x.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}, []proxy.UpstreamOptions{uo})
+	x.p = x.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}, []settings.UpstreamOptions{uo})
 	co.Target = x.p.Addr("nfs")
 	x.cs = nfs4test.NewClients(clients, co)
 	t.Cleanup(x.cs.Close)
@@ -230,7 +231,7 @@ func TestManyReconnect(t *testing.T) {
 // bound to, so clients that come back on another connection have to bind it first.
 func TestManyProtected(t *testing.T) {
 	const connections = 3
-	villages(t, crowdSize()/2, connections, nfs4test.ServerOptions{}, func(_ *proxy.UpstreamOptions, o *nfs4test.ClientsOptions) { o.Machine = true }, func(x *village) {
+	villages(t, crowdSize()/2, connections, nfs4test.ServerOptions{}, func(_ *settings.UpstreamOptions, o *nfs4test.ClientsOptions) { o.Machine = true }, func(x *village) {
 		x.allUp()
 		l := x.cs.Load(x.everyone(), 2, nfs4test.OpGetattr)
 		for k := range 10 {

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
+	"github.com/rdmabridge/rdmabridge/proxy/admit"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
@@ -24,17 +25,20 @@ func (m memory) Return(b tcpframe.Buffer) { b.Release() }
 // Wait is part of tcpframe.Memory.
 func (m memory) Wait(n int, f func()) { m.a.Wait(n, f) }
 
-// A replyMemory lends memory for Replies, and tells slowClients when there is none.
+// A replyMemory lends memory for Replies, and tells admit.SlowReaders when there is none.
 type replyMemory struct {
 	memory
-	slow *slowClients
+	slow *admit.SlowReaders
 }
 
 // Wait is part of tcpframe.Memory.
-func (m replyMemory) Wait(n int, f func()) { m.memory.Wait(n, m.slow.waits(f)) }
+func (m replyMemory) Wait(n int, f func()) { m.memory.Wait(n, m.slow.Waits(f)) }
 
 // octets is how many the parts of a Reply have.
 func octets(parts [][]byte) (n int) {
+	if len(parts) == 1 { // mostly
+		return len(parts[0])
+	}
 	for _, p := range parts {
 		n += len(p)
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
@@ -44,10 +45,10 @@ func newAttackBed(t *testing.T) *attackBed {
 	h := proxytest.NewHarness(t, 64<<20, func(o *tcpframe.EngineOptions) { o.MemoryTimeout = attackMemory })
 	s := h.TCPServer(proxytest.Behaviour{})
 	b := &attackBed{Harness: h, rdma: fabrictest.NewLoopback()}
-	b.p = h.Proxy([]proxy.ListenerOptions{
+	b.p = h.Proxy([]settings.ListenerOptions{
 		{Name: "nfs", Address: "127.0.0.1:0", Upstream: "tcp", Pace: attackPace, StallTimeout: attackStall},
 		{Name: "rdma", Address: "front", RDMA: true, Provider: b.rdma, Upstream: "tcp", Pace: attackPace, StallTimeout: attackStall},
-	}, []proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}, SlowStart: 1 << 10}})
+	}, []settings.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}, SlowStart: 1 << 10}})
 	return b
 }
 

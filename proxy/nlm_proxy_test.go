@@ -10,7 +10,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 )
 
 // unlockCall is an NLM UNLOCK; svid is the fifth word from the end.
@@ -37,8 +37,8 @@ func TestNLM(t *testing.T) {
 		return xdr.AppendUint32(xdr.AppendOpaque(reply, []byte("cookie")), 0), true
 	}})
 	p := h.Proxy(
-		[]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "lockd"}},
-		[]proxy.UpstreamOptions{{Name: "lockd", Endpoints: []string{l.Addr()}, BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond}})
+		[]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "lockd"}},
+		[]settings.UpstreamOptions{{Name: "lockd", Endpoints: []string{l.Addr()}, BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond}})
 
 	ask := func(c *proxytest.Client, m []byte) []byte {
 		t.Helper()

@@ -14,6 +14,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 )
 
@@ -29,7 +30,7 @@ type nullOnly struct {
 
 // newNullOnly makes a nullOnly. ends says that the server ends the connection at each Call; otherwise it is
 // silent.
-func newNullOnly(t *testing.T, rdma, ends bool, u proxy.UpstreamOptions) *nullOnly {
+func newNullOnly(t *testing.T, rdma, ends bool, u settings.UpstreamOptions) *nullOnly {
 	t.Helper()
 	x := &nullOnly{Harness: proxytest.NewHarness(t, budget)}
 	x.sick.Store(true)
@@ -58,7 +59,7 @@ func newNullOnly(t *testing.T, rdma, ends bool, u proxy.UpstreamOptions) *nullOn
 	u.Name, u.Failover, u.Priority, u.Endpoints = "storage", true, true, []string{x.first, x.second}
 	u.BackoffMin, u.BackoffMax, u.UnavailableAfter = 5*time.Millisecond, 50*time.Millisecond, testkit.Patience
 	u.ProbeInterval = 100 * time.Millisecond
-	x.p = x.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}, []proxy.UpstreamOptions{u})
+	x.p = x.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}, []settings.UpstreamOptions{u})
 	x.Eventually("the upstream is connected", func() bool { return x.p.Status(status.Query{}).Upstreams[0].Usable > 0 })
 	return x
 }
@@ -95,15 +96,15 @@ func TestNullOnly(t *testing.T) {
 		for _, ends := range []bool{false, true} {
 			for _, how := range []struct {
 				name string
-				mode proxy.Mode
+				mode settings.Mode
 				call []byte
 			}{
-				{"shared", proxy.ModeAuto, proxytest.GetattrCall(1)},
-				{"lane", proxy.ModeAuto, proxytest.SequenceCall(1)},
-				{"pinned", proxy.ModePinned, proxytest.GetattrCall(1)},
+				{"shared", settings.ModeAuto, proxytest.GetattrCall(1)},
+				{"lane", settings.ModeAuto, proxytest.SequenceCall(1)},
+				{"pinned", settings.ModePinned, proxytest.GetattrCall(1)},
 			} {
 				atOnce(t, &all, fmt.Sprintf("rdma %v, ends %v, %s", rdma, ends, how.name), func(t *testing.T) {
-					x := newNullOnly(t, rdma, ends, proxy.UpstreamOptions{Connections: 2, CallTimeout: time.Second, Mode: how.mode})
+					x := newNullOnly(t, rdma, ends, settings.UpstreamOptions{Connections: 2, CallTimeout: time.Second, Mode: how.mode})
 					x.answered(how.call)
 					e := x.endpoint()
 					if e.State != status.EndpointEjected || e.Reason == "" {
@@ -131,7 +132,7 @@ func TestNullOnlyReturns(t *testing.T) {
 	for _, rdma := range []bool{false, true} {
 		for _, ends := range []bool{false, true} {
 			atOnce(t, &all, fmt.Sprintf("rdma %v, ends %v", rdma, ends), func(t *testing.T) {
-				x := newNullOnly(t, rdma, ends, proxy.UpstreamOptions{Connections: 2, CallTimeout: time.Second})
+				x := newNullOnly(t, rdma, ends, settings.UpstreamOptions{Connections: 2, CallTimeout: time.Second})
 				x.answered(proxytest.GetattrCall(1))
 				c, xid := x.Client(x.p.Addr("nfs")), uint32(100)
 				before, tried := x.endpoint().Ejections, x.tried()
@@ -164,7 +165,7 @@ func TestPoison(t *testing.T) {
 	for range 3 {
 		endpoints = append(endpoints, x.TCPServer(b).Addr())
 	}
-	p := x.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}, []proxy.UpstreamOptions{{
+	p := x.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}, []settings.UpstreamOptions{{
 		Name: "storage", Endpoints: endpoints, Failover: true, Connections: 3, BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond,
 	}})
 	for xid := uint32(1); xid < 20; xid++ {
@@ -191,7 +192,7 @@ func TestOneExportHangs(t *testing.T) {
 	for _, call := range []func(xid uint32) []byte{proxytest.GetattrCall, proxytest.SequenceCall} {
 		x := proxytest.NewHarness(t, budget)
 		first, second := x.TCPServer(proxytest.Behaviour{Intercept: hangs}), x.TCPServer(proxytest.Behaviour{})
-		p := x.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}, []proxy.UpstreamOptions{{
+		p := x.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}, []settings.UpstreamOptions{{
 			Name: "storage", Endpoints: []string{first.Addr(), second.Addr()}, Failover: true, Priority: true, Connections: 2, CallTimeout: 3 * time.Second,
 			BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond,
 		}})
@@ -236,7 +237,7 @@ func TestNullOnlyAddress(t *testing.T) {
 					}, func([]byte) bool { return false })
 				})
 				n := nullOnly{Harness: x.Harness}
-				n.p = x.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}, []proxy.UpstreamOptions{{
+				n.p = x.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}, []settings.UpstreamOptions{{
 					Name: "storage", Endpoints: []string{x.endpoint}, Connections: 1, CallTimeout: time.Second, ProbeInterval: 100 * time.Millisecond,
 					UnavailableAfter: testkit.Patience, BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond,
 				}})

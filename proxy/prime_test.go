@@ -8,7 +8,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 )
 
 // TestPrimedTCP: a connection to a TCP upstream gets no Call before the server has answered a NULL
@@ -21,8 +21,8 @@ func TestPrimedTCP(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
-		[]proxy.UpstreamOptions{{Name: "storage", Endpoints: []string{l.Addr().String()}}})
+	p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
+		[]settings.UpstreamOptions{{Name: "storage", Endpoints: []string{l.Addr().String()}}})
 	c, err := l.Accept()
 	if err != nil {
 		t.Fatal(err)

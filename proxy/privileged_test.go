@@ -10,7 +10,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/iwarptest"
@@ -43,10 +43,10 @@ func TestPrivileged(t *testing.T) {
 	provider := proxytest.IWARP(iwarp.Options{})
 	on := iwarptest.NewLoop()
 	t.Cleanup(on.Stop)
-	p := h.Proxy([]proxy.ListenerOptions{
+	p := h.Proxy([]settings.ListenerOptions{
 		{Name: "nfs", Address: "127.0.0.1:0", Upstream: "tcp", Privileged: true},
 		{Name: "rdma", Address: "127.0.0.1:0", RDMA: true, Provider: provider, Upstream: "tcp", Privileged: true},
-	}, []proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{server.Addr()}}})
+	}, []settings.UpstreamOptions{{Name: "tcp", Endpoints: []string{server.Addr()}}})
 
 	if c, err := proxytest.DialClient(p.Addr("nfs")); err == nil { // the listener resets it, perhaps before
 		if _, err := c.Call(proxytest.GetattrCall(1)); err == nil {

@@ -24,28 +24,29 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 )
 
 const budget = 256 << 20
 
 // forward is a proxy from TCP to an RDMA server, in memory.
-func forward(t testing.TB, h *proxytest.Harness, credits int, b proxytest.Behaviour, change func(*proxy.ListenerOptions, *proxy.UpstreamOptions)) (*proxy.Proxy, *proxytest.RDMAServer) {
+func forward(t testing.TB, h *proxytest.Harness, credits int, b proxytest.Behaviour, change func(*settings.ListenerOptions, *settings.UpstreamOptions)) (*proxy.Proxy, *proxytest.RDMAServer) {
 	t.Helper()
 	p := fabrictest.NewLoopback()
 	l := fabrictest.NewLoop()
 	t.Cleanup(l.Stop)
 	s := h.RDMAServer(p, []loop.Loop{l}, "storage", credits, b)
-	lo := proxy.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}
-	uo := proxy.UpstreamOptions{Name: "storage", RDMA: true, Provider: p, Endpoints: []string{"storage"}, BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond}
+	lo := settings.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}
+	uo := settings.UpstreamOptions{Name: "storage", RDMA: true, Provider: p, Endpoints: []string{"storage"}, BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond}
 	if change != nil {
 		change(&lo, &uo)
 	}
-	return h.Proxy([]proxy.ListenerOptions{lo}, []proxy.UpstreamOptions{uo}), s
+	return h.Proxy([]settings.ListenerOptions{lo}, []settings.UpstreamOptions{uo}), s
 }
 
 // anywhere makes a listener accept at all addresses, for clients with several connections from one port.
-func anywhere(l *proxy.ListenerOptions, _ *proxy.UpstreamOptions) { l.Address = "0.0.0.0:0" }
+func anywhere(l *settings.ListenerOptions, _ *settings.UpstreamOptions) { l.Address = "0.0.0.0:0" }
 
 func check(t *testing.T, c *proxytest.Client, m []byte) {
 	t.Helper()
@@ -344,8 +345,8 @@ func TestCallsNotSentInFull(t *testing.T) {
 		}
 		return nil, false
 	}})
-	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "tcp"}},
-		[]proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}, SlowStart: 1024, Share: 100}})
+	p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "tcp"}},
+		[]settings.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}, SlowStart: 1024, Share: 100}})
 	c := h.Client(p.Addr("nfs"))
 	const writes = 32
 	for i := range uint32(writes) { // more than the sockets hold
@@ -379,13 +380,13 @@ func TestRoutes(t *testing.T) {
 	l := fabrictest.NewLoop()
 	t.Cleanup(l.Stop)
 	rdma := h.RDMAServer(rp, []loop.Loop{l}, "storage", 8, proxytest.Behaviour{})
-	p := h.Proxy([]proxy.ListenerOptions{{
+	p := h.Proxy([]settings.ListenerOptions{{
 		Name: "nfs", Address: "127.0.0.1:0",
-		Routes: []proxy.Route{
+		Routes: []settings.Route{
 			{Program: oncrpc.ProgramNFS, Versions: []uint32{3}, Upstream: "rdma"},
 			{Program: proxytest.EchoProgram, Upstream: "tcp"},
 		},
-	}}, []proxy.UpstreamOptions{
+	}}, []settings.UpstreamOptions{
 		{Name: "rdma", RDMA: true, Provider: rp, Endpoints: []string{"storage"}},
 		{Name: "tcp", Endpoints: []string{tcp.Addr()}},
 	})
@@ -425,10 +426,10 @@ func TestRefusedCalls(t *testing.T) {
 	rp := fabrictest.NewLoopback()
 	l := fabrictest.NewLoop()
 	t.Cleanup(l.Stop)
-	p := h.Proxy([]proxy.ListenerOptions{
+	p := h.Proxy([]settings.ListenerOptions{
 		{Name: "nfs", Address: "127.0.0.1:0", Upstream: "tcp"},
 		{Name: "rdma", Address: "front", RDMA: true, Provider: rp, Upstream: "tcp"},
-	}, []proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{tcp.Addr()}}})
+	}, []settings.UpstreamOptions{{Name: "tcp", Endpoints: []string{tcp.Addr()}}})
 	over := map[string]func([]byte) ([]byte, error){
 		"TCP":  h.Client(p.Addr("nfs")).Call,
 		"RDMA": h.RDMAClient(rp, l, "front", 0).Call,
@@ -484,8 +485,8 @@ func TestRefusedHeaders(t *testing.T) {
 	h.Log = zerolog.New(logs)
 	var gate proxytest.Gate
 	s := h.TCPServer(proxytest.Behaviour{Gate: &gate})
-	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "tcp"}},
-		[]proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}}})
+	p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "tcp"}},
+		[]settings.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}}})
 	c := h.Client(p.Addr("nfs"))
 	gate.Shut()
 	pending, err := c.Go(proxytest.GetattrCall(99))
@@ -540,10 +541,10 @@ func TestReverse(t *testing.T) {
 	h := proxytest.NewHarness(t, budget)
 	tcp := h.TCPServer(proxytest.Behaviour{})
 	rp := fabrictest.NewLoopback()
-	p := h.Proxy([]proxy.ListenerOptions{
+	p := h.Proxy([]settings.ListenerOptions{
 		{Name: "rdma", Address: "middle", RDMA: true, Provider: rp, Upstream: "tcp"},
 		{Name: "nfs", Address: "127.0.0.1:0", Upstream: "rdma"},
-	}, []proxy.UpstreamOptions{
+	}, []settings.UpstreamOptions{
 		{Name: "tcp", Endpoints: []string{tcp.Addr()}, Connections: 2},
 		{Name: "rdma", RDMA: true, Provider: rp, Endpoints: []string{"middle"}},
 	})
@@ -571,7 +572,7 @@ func TestReverse(t *testing.T) {
 func TestHostileClients(t *testing.T) {
 	t.Parallel()
 	h := proxytest.NewHarness(t, 64<<20)
-	p, _ := forward(t, h, 16, proxytest.Behaviour{}, func(l *proxy.ListenerOptions, _ *proxy.UpstreamOptions) {
+	p, _ := forward(t, h, 16, proxytest.Behaviour{}, func(l *settings.ListenerOptions, _ *settings.UpstreamOptions) {
 		l.StallTimeout = 500 * time.Millisecond
 	})
 	addr := p.Addr("nfs")
@@ -639,7 +640,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 	t.Parallel()
 	const budget = 64 << 20
 	h := proxytest.NewHarness(t, budget)
-	p, _ := forward(t, h, 16, proxytest.Behaviour{}, func(l *proxy.ListenerOptions, _ *proxy.UpstreamOptions) {
+	p, _ := forward(t, h, 16, proxytest.Behaviour{}, func(l *settings.ListenerOptions, _ *settings.UpstreamOptions) {
 		l.MaxOutbound = 4 << 20
 	})
 	addr := p.Addr("nfs")
@@ -693,8 +694,8 @@ func TestClientsThatDoNotRead(t *testing.T) {
 			var p *proxy.Proxy
 			if tt.tcp {
 				s := h.TCPServer(proxytest.Behaviour{})
-				p = h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "tcp"}},
-					[]proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}}})
+				p = h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "tcp"}},
+					[]settings.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}}})
 			} else {
 				p, _ = forward(t, h, 64, proxytest.Behaviour{}, nil)
 			}
@@ -791,7 +792,7 @@ func TestDrainOfBusyClients(t *testing.T) {
 func TestUpstreamDown(t *testing.T) {
 	t.Parallel()
 	h := proxytest.NewHarness(t, budget)
-	p, s := forward(t, h, 8, proxytest.Behaviour{}, func(_ *proxy.ListenerOptions, u *proxy.UpstreamOptions) {
+	p, s := forward(t, h, 8, proxytest.Behaviour{}, func(_ *settings.ListenerOptions, u *settings.UpstreamOptions) {
 		u.UnavailableAfter = 400 * time.Millisecond
 	})
 	h.Eventually("all connections are there", func() bool { return p.Status(status.Query{}).Upstreams[0].Usable == 4 })
@@ -843,8 +844,8 @@ func TestNoMemoryOfAnAsyncProvider(t *testing.T) {
 	l := fabrictest.NewLoop()
 	t.Cleanup(l.Stop)
 	s := h.RDMAServer(lp, []loop.Loop{l}, "storage", 64, proxytest.Behaviour{})
-	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
-		[]proxy.UpstreamOptions{{Name: "storage", RDMA: true, Provider: lp, Endpoints: []string{"storage"}}})
+	p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
+		[]settings.UpstreamOptions{{Name: "storage", RDMA: true, Provider: lp, Endpoints: []string{"storage"}}})
 	h.Eventually("all connections are there", func() bool { return p.Status(status.Query{}).Upstreams[0].Usable == 4 })
 	var wg sync.WaitGroup
 	for i := range 8 {

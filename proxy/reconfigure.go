@@ -4,11 +4,14 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"slices"
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
+	"github.com/rdmabridge/rdmabridge/proxy/listener"
+	"github.com/rdmabridge/rdmabridge/proxy/observe"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
+	"github.com/rdmabridge/rdmabridge/proxy/upstream"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
@@ -18,10 +21,10 @@ import (
 // loop loads them through one atomic pointer each time it needs them, and Reconfigure stores
 // another pointer. So a Call sees the old settings or the new ones.
 //
-// A listener stays, with its clients, if its name, address and transport stay. Otherwise it
-// is removed and another one is new. A removed listener drains: it accepts no client, and closes
-// each client as soon as it is idle. Its series end with its last client. A new listener at the address of a removed one takes over its
-// socket, so that no client that connects meanwhile is refused.
+// A listener stays, with its clients, if its name, address and transport stay. Otherwise it is removed and another one
+// is new. A removed listener drains: it accepts no client, and closes each client as soon as it is idle. Its series end
+// with its last client. A new listener at the address of a removed one takes over its socket, so that no client that
+// connects meanwhile is refused.
 //
 // An upstream stays if its name, transport, source and TLS stay. Its connections stay, too, unless
 // they would be made differently now: then they are replaced one after the other, each when
@@ -36,20 +39,20 @@ var errNotStarted = errors.New("proxy: not started")
 // error nothing has changed. Reconfigure waits for no Call. An upstream whose connections are
 // to stay must have the same Provider value as before. The Provider of a listener counts only
 // when the listener is new.
-func (p *Proxy) Reconfigure(listeners []ListenerOptions, upstreams []UpstreamOptions) error {
+func (p *Proxy) Reconfigure(listeners []settings.ListenerOptions, upstreams []settings.UpstreamOptions) error {
 	p.changing.Lock()
 	defer p.changing.Unlock()
-	switch p.mu.Lock(); {
-	case p.draining || p.closed:
-		p.mu.Unlock()
+	switch {
+	case p.inventory.drains():
 		return errDraining
 	case p.ctx == nil:
-		p.mu.Unlock()
 		return errNotStarted
 	}
-	p.mu.Unlock()
 
-	c := change{p: p, upstreams: make(map[string]*upstream), options: make(map[*upstream]UpstreamOptions)}
+	c := change{
+		p: p, upstreams: make(map[string]*upstream.Upstream),
+		options: make(map[*upstream.Upstream]settings.UpstreamOptions),
+	}
 	err := errors.Join(c.planUpstreams(upstreams), c.planListeners(listeners))
 	if err == nil {
 		err = c.open()
@@ -70,33 +73,34 @@ func (p *Proxy) Reconfigure(listeners []ListenerOptions, upstreams []UpstreamOpt
 // A change is one Reconfigure: the listeners and upstreams that there will be.
 type change struct {
 	p         *Proxy
-	upstreams map[string]*upstream
-	added     []*upstream
-	options   map[*upstream]UpstreamOptions // the new options of upstreams that stay
+	upstreams map[string]*upstream.Upstream
+	added     []*upstream.Upstream
+	options   map[*upstream.Upstream]settings.UpstreamOptions // the new options of upstreams that stay
 	listeners []plannedListener
-	removed   []*listener
+	removed   []*listener.Listener
 }
 
 type plannedListener struct {
-	l        *listener
-	settings *listenerSettings
+	l        *listener.Listener
+	settings *listener.Settings
 	isNew    bool
 	socket   *net.TCPListener // for a new listener to listen on
 }
 
-func (c *change) planUpstreams(all []UpstreamOptions) error {
+func (c *change) planUpstreams(all []settings.UpstreamOptions) error {
 	var errs []error
+	x := c.p.upstreamContext()
 	for _, o := range all {
 		if c.upstreams[o.Name] != nil {
 			errs = append(errs, fmt.Errorf("proxy: upstream %q named twice", o.Name))
 			continue
 		}
-		if u := c.p.allUpstreams()[o.Name]; u != nil && u.isRDMA == o.RDMA && u.settings().Source == o.Source && u.settings().NamesClients == o.NamesClients && u.settings().TLS.same(o.TLS) && u.settings().keepsEndpoints(&o) {
-			errs = append(errs, o.check())
+		if u := c.p.allUpstreams()[o.Name]; u != nil && u.Settings().Stays(&o) {
+			errs = append(errs, o.Check())
 			c.upstreams[o.Name], c.options[u] = u, o
 			continue
 		}
-		u, err := newUpstream(c.p, o)
+		u, err := upstream.New(x, c.p.number(o.Name), o)
 		if err != nil {
 			errs = append(errs, err)
 			continue
@@ -107,22 +111,23 @@ func (c *change) planUpstreams(all []UpstreamOptions) error {
 	return errors.Join(errs...)
 }
 
-func (c *change) planListeners(all []ListenerOptions) error {
+func (c *change) planListeners(all []settings.ListenerOptions) error {
 	var errs []error
-	c.removed = slices.Clone(c.p.currentListeners())
+	c.removed = slices.Clone(c.p.CurrentListeners())
+	context := c.p.listenerContext()
 	for _, o := range all {
 		var x plannedListener
-		i := slices.IndexFunc(c.removed, func(l *listener) bool {
-			return l.name == o.Name && l.address == o.Address && l.isRDMA == o.RDMA
+		i := slices.IndexFunc(c.removed, func(l *listener.Listener) bool {
+			return l.Name == o.Name && l.Address == o.Address && l.IsRDMA == o.RDMA
 		})
 		if i >= 0 {
 			x.l = c.removed[i]
 			c.removed = slices.Delete(c.removed, i, i+1)
 		} else {
-			x.l, x.isNew = newListener(c.p, o), true
+			x.l, x.isNew = listener.New(context, o), true
 		}
 		var err error
-		if x.settings, err = x.l.newSettings(o, c.upstreams); err != nil {
+		if x.settings, err = x.l.NewSettings(o, c.upstreams); err != nil {
 			errs = append(errs, err)
 		}
 		c.listeners = append(c.listeners, x)
@@ -132,29 +137,29 @@ func (c *change) planListeners(all []ListenerOptions) error {
 
 // open finds a socket for each new listener.
 func (c *change) open() error {
-	taken := make(map[*listener]bool)
+	taken := make(map[*listener.Listener]bool)
 	var errs []error
 	for i := range c.listeners {
 		x := &c.listeners[i]
 		if !x.isNew {
 			continue
 		}
-		if _, ok := x.settings.opts.Provider.(fabric.SocketProvider); x.l.isRDMA && !ok {
+		if _, ok := x.settings.Opts.Provider.(fabric.SocketProvider); x.l.IsRDMA && !ok {
 			continue // the provider opens the address itself, in startRDMA
 		}
 		var err error
 		for _, l := range c.removed {
-			if l.address == x.l.address && !taken[l] {
+			if l.Address == x.l.Address && !taken[l] {
 				taken[l] = true
-				x.socket, err = l.share()
+				x.socket, err = l.Share()
 				break
 			}
 		}
 		if x.socket == nil && err == nil {
-			x.socket, err = openSocket(x.l.address)
+			x.socket, err = openSocket(x.l.Address)
 		}
 		if err != nil {
-			errs = append(errs, fmt.Errorf("proxy: listener %s: %w", x.l.name, err))
+			errs = append(errs, fmt.Errorf("proxy: listener %s: %w", x.l.Name, err))
 		}
 	}
 	return errors.Join(errs...)
@@ -162,24 +167,6 @@ func (c *change) open() error {
 
 func openSocket(address string) (*net.TCPListener, error) {
 	ln, err := net.Listen("tcp", address)
-	if err != nil {
-		return nil, err
-	}
-	return ln.(*net.TCPListener), nil
-}
-
-// share returns another descriptor of the listening socket, or nil if there is no socket.
-func (l *listener) share() (*net.TCPListener, error) {
-	s := l.socket()
-	if s == nil {
-		return nil, nil
-	}
-	f, err := s.File()
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	ln, err := net.FileListener(f)
 	if err != nil {
 		return nil, err
 	}
@@ -199,61 +186,41 @@ func (c *change) commit() error {
 	p := c.p
 	for _, x := range c.listeners {
 		if x.isNew { // before anybody can see it
-			x.settings.policy.describe(x.l)
-			x.l.current.Store(x.settings)
-			x.l.describe()
+			x.l.Open(x.settings)
 		}
 	}
-	p.mu.Lock()
-	old := p.upstreams
-	p.upstreams = c.upstreams
-	p.listeners = make([]*listener, len(c.listeners))
+	ls := make([]*listener.Listener, len(c.listeners))
 	for i, x := range c.listeners {
-		p.listeners[i] = x.l
+		ls[i] = x.l
 	}
-	p.leaving = slices.Concat(p.leaving, c.removed)
-	leaving := c.removed
-	if p.closed {
-		leaving = nil
-	}
-	p.retiring.Add(len(leaving))
-	var retiring []*upstream
-	for _, u := range old {
-		if c.upstreams[u.name] != u && !p.closed {
-			retiring = append(retiring, u)
-			p.retired[u] = struct{}{}
-			p.retiring.Add(1)
-		}
-	}
-	p.mu.Unlock()
+	leaving, retiring := p.inventory.replace(ls, c.upstreams, c.removed)
 
 	for u, o := range c.options {
-		u.update(o)
+		u.Update(o)
 	}
 	p.sharePins()
 	p.limitDials()
 	for _, u := range c.added {
-		u.describe()
-		for _, up := range u.pools {
-			up.Start()
-		}
+		u.Describe()
+		u.Start()
 	}
 	for _, l := range c.removed {
-		l.stopListening()
+		l.StopListening()
 	}
 	var errs []error
 	for _, x := range c.listeners {
 		if !x.isNew {
-			x.l.update(x.settings)
+			x.l.Update(x.settings)
 			continue
 		}
-		if err := x.l.start(p.ctx, x.socket); err != nil {
-			errs = append(errs, fmt.Errorf("proxy: listener %s: %w", x.l.name, err))
+		if err := x.l.Start(p.ctx, x.socket); err != nil {
+			errs = append(errs, fmt.Errorf("proxy: listener %s: %w", x.l.Name, err))
 		}
 	}
 	for _, l := range c.removed {
-		l.log.Info().Str("event", "listener_removed").Str("address", l.addr()).Int("clients", l.clientCount()).Msg("listener removed")
-		l.drain()
+		l.Log.Info().Str("event", "listener_removed").Str("address", l.Addr()).Int("clients", l.ClientCount()).
+			Msg("listener removed")
+		l.Drain()
 	}
 	for _, l := range leaving {
 		go p.retireListener(l)
@@ -269,9 +236,9 @@ const retireLook = 20 * time.Millisecond
 
 // retire ends an upstream that no listener's settings name any more: after its last Call, or
 // after the longest time that a Call may wait and take.
-func (p *Proxy) retire(u *upstream) {
+func (p *Proxy) retire(u *upstream.Upstream) {
 	defer p.retiring.Done()
-	o := u.settings()
+	o := u.Settings()
 	limit := time.NewTimer(o.CallTimeout + o.UnavailableAfter)
 	defer limit.Stop()
 	t := time.NewTicker(retireLook)
@@ -285,64 +252,52 @@ func (p *Proxy) retire(u *upstream) {
 		case <-p.quit:
 			waiting = false
 		case <-limit.C:
-			u.log.Warn().Str("event", "upstream_abandoned").Int("calls", n).Msg("upstream removed with calls under way; their clients are closed")
+			u.Abandoned(n)
 			waiting = false
 		case <-t.C:
 		}
 	}
-	u.close()
-	p.mu.Lock()
-	delete(p.retired, u)
-	p.mu.Unlock()
-	p.hosts.dropClosed()
-	for _, l := range p.allListeners() {
-		l.follow() // so that clients that are idle do not keep it
+	u.Close()
+	p.inventory.retire(u)
+	p.hosts.DropClosed()
+	for _, l := range p.AllListeners() {
+		l.Follow() // so that clients that are idle do not keep it
 	}
 	p.changing.Lock()
-	p.forgetUpstream(u.name)
+	p.forgetUpstream(u.Name)
 	p.changing.Unlock()
-	u.log.Info().Str("event", "upstream_removed").Msg("upstream removed")
+	u.Removed()
 }
 
 // retireListener forgets a removed listener when its last client has gone.
-func (p *Proxy) retireListener(l *listener) {
+func (p *Proxy) retireListener(l *listener.Listener) {
 	defer p.retiring.Done()
-	select {
-	case <-p.quit:
+	if !l.AwaitEmpty() {
 		return
-	case <-l.empty:
 	}
 	p.changing.Lock()
 	defer p.changing.Unlock()
-	p.mu.Lock()
-	p.leaving = slices.DeleteFunc(p.leaving, func(x *listener) bool { return x == l })
-	p.mu.Unlock()
-	p.forgetListener(l.name)
+	p.inventory.retireListener(l)
+	p.forgetListener(l.Name)
 }
 
 // forgetListener ends the series of listeners of this name, unless there is one. p.changing is held, so that no
 // Reconfigure makes one meanwhile.
 func (p *Proxy) forgetListener(name string) {
-	if slices.ContainsFunc(p.allListeners(), func(l *listener) bool { return l.name == name }) {
+	if slices.ContainsFunc(p.AllListeners(), func(l *listener.Listener) bool { return l.Name == name }) {
 		return
 	}
-	p.operations.forget(func(k *operationKey) bool { return k.listener == name })
+	p.operations.Forget(func(k *observe.Key) bool { return k.Listener == name })
 	p.metrics.Forget("listener", name)
 	p.engine.ForgetListener(name)
 }
 
 // forgetUpstream does for upstreams what forgetListener does for listeners.
 func (p *Proxy) forgetUpstream(name string) {
-	p.mu.Lock()
-	known := p.upstreams[name] != nil
-	for u := range p.retired {
-		known = known || u.name == name
-	}
-	p.mu.Unlock()
-	if known {
+	if p.usesUpstream(name) {
 		return
 	}
-	p.operations.forget(func(k *operationKey) bool { return k.upstream == name })
+	p.operations.Forget(func(k *observe.Key) bool { return k.Upstream == name })
 	p.metrics.Forget("upstream", name)
 	p.engine.ForgetUpstream(name)
 	delete(p.numbers, name)
@@ -351,43 +306,29 @@ func (p *Proxy) forgetUpstream(name string) {
 // underWay is how many Calls a removed upstream has. It waits for a pass of every loop, so
 // that a Call which was routed by old settings is counted. It reports false when the Proxy is
 // closed.
-func (p *Proxy) underWay(u *upstream) (n int, ok bool) {
-	counts := make(chan int, len(p.loops))
-	for i, l := range p.loops {
-		l.Post(loop.TaskFunc(func() { counts <- u.under[i].n }))
+func (p *Proxy) underWay(u *upstream.Upstream) (n int, ok bool) {
+	counts, ok := loop.Gather(p.loops, p.quit, u.CallsOf)
+	for _, x := range counts {
+		n += x
 	}
-	for range p.loops {
-		select {
-		case x := <-counts:
-			n += x
-		case <-p.quit:
-			return 0, false
-		}
-	}
-	return n, true
+	return n, ok
 }
 
 // StopAccepting stops listening and leaves all clients as they are, including those that are
 // just connecting. It is for a hand-over: another process has the sockets, and Drain follows.
 func (p *Proxy) StopAccepting() {
-	for _, l := range p.currentListeners() {
-		l.stopAccepting()
+	for _, l := range p.CurrentListeners() {
+		l.StopAccepting()
 	}
-}
-
-// A Socket is a listening socket. File returns another descriptor of it, like the method of
-// net.TCPListener.
-type Socket interface {
-	File() (*os.File, error)
 }
 
 // Sockets are the listening sockets, by the configured addresses of the listeners, to be
 // handed to another process.
-func (p *Proxy) Sockets() map[string]Socket {
-	sockets := make(map[string]Socket)
-	for _, l := range p.currentListeners() {
-		if s := l.socket(); s != nil {
-			sockets[l.address] = s
+func (p *Proxy) Sockets() map[string]listener.Socket {
+	sockets := make(map[string]listener.Socket)
+	for _, l := range p.CurrentListeners() {
+		if s := l.Socket(); s != nil {
+			sockets[l.Address] = s
 		}
 	}
 	return sockets

@@ -13,7 +13,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 )
 
@@ -32,8 +32,8 @@ func TestReplacedUpstream(t *testing.T) {
 		return nil, false
 	}})
 	t.Cleanup(open) // before the server waits for it
-	ls := []proxy.ListenerOptions{{Name: "nfs", Address: "0.0.0.0:0", Upstream: "tcp"}}
-	us := []proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{tcp.Addr()}}}
+	ls := []settings.ListenerOptions{{Name: "nfs", Address: "0.0.0.0:0", Upstream: "tcp"}}
+	us := []settings.UpstreamOptions{{Name: "tcp", Endpoints: []string{tcp.Addr()}}}
 	p := h.Proxy(ls, us)
 	replace := func() {
 		t.Helper()
@@ -43,7 +43,7 @@ func TestReplacedUpstream(t *testing.T) {
 			us[0].Source.Address = netip.MustParseAddr("127.0.0.1")
 		}
 		// Others come and go.
-		us = append(us[:1:1], proxy.UpstreamOptions{Name: us[0].Source.Address.String(), Endpoints: []string{tcp.Addr()}})
+		us = append(us[:1:1], settings.UpstreamOptions{Name: us[0].Source.Address.String(), Endpoints: []string{tcp.Addr()}})
 		if err := p.Reconfigure(proxytest.Listeners(ls...), proxytest.Upstreams(us...)); err != nil {
 			t.Fatal(err)
 		}
@@ -88,15 +88,15 @@ func TestReconfigureMode(t *testing.T) {
 	t.Parallel()
 	h := proxytest.NewHarness(t, budget)
 	tcp := h.TCPServer(proxytest.Behaviour{})
-	ls := []proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "tcp"}}
-	us := []proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{tcp.Addr()}, Mode: proxy.ModeShared}}
+	ls := []settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "tcp"}}
+	us := []settings.UpstreamOptions{{Name: "tcp", Endpoints: []string{tcp.Addr()}, Mode: settings.ModeShared}}
 	p := h.Proxy(ls, us)
 	var clients []*proxytest.Client
 	for range 4 {
 		clients = append(clients, h.Client(p.Addr("nfs")))
 	}
 	xid := uint32(0)
-	step := func(mode proxy.Mode, pinned, want int, sends ...int) {
+	step := func(mode settings.Mode, pinned, want int, sends ...int) {
 		t.Helper()
 		us[0].Mode, us[0].Pinned = mode, pinned
 		if err := p.Reconfigure(proxytest.Listeners(ls...), proxytest.Upstreams(us...)); err != nil {
@@ -111,8 +111,8 @@ func TestReconfigureMode(t *testing.T) {
 			return p.Status(status.Query{}).Upstreams[0].Pinned == want
 		})
 	}
-	step(proxy.ModeShared, 0, 0, 0, 1)
-	step(proxy.ModePinned, 1, 1, 0) // it was on a shared one
+	step(settings.ModeShared, 0, 0, 0, 1)
+	step(settings.ModePinned, 1, 1, 0) // it was on a shared one
 	null := func(c *proxytest.Client) {
 		t.Helper()
 		xid++
@@ -125,10 +125,10 @@ func TestReconfigureMode(t *testing.T) {
 	if _, err := clients[3].Call(proxytest.SequenceCall(xid)); err == nil {
 		t.Error("there are more pinned connections than there may be")
 	}
-	step(proxy.ModePinned, 8, 2, 0, 1)
+	step(settings.ModePinned, 8, 2, 0, 1)
 	null(clients[2])
-	step(proxy.ModeShared, 8, 2, 0, 1, 2)
-	step(proxy.ModePinned, 8, 3, 0, 1, 2)
+	step(settings.ModeShared, 8, 2, 0, 1, 2)
+	step(settings.ModePinned, 8, 3, 0, 1, 2)
 }
 
 // TestRefusedReloadMetrics: a reload that is refused does not change the metrics.
@@ -136,8 +136,8 @@ func TestRefusedReloadMetrics(t *testing.T) {
 	t.Parallel()
 	h := proxytest.NewHarness(t, budget)
 	s := h.TCPServer(proxytest.Behaviour{})
-	ls := []proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}
-	us := []proxy.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}, Mode: proxy.ModePinned}}
+	ls := []settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}
+	us := []settings.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}, Mode: settings.ModePinned}}
 	p := h.Proxy(ls, us)
 	h.Eventually("the connection is primed", func() bool { return metric(h, "upstream_credits_granted") >= 128 })
 	check(t, h.Client(p.Addr("nfs")), proxytest.SequenceCall(1))
@@ -145,7 +145,7 @@ func TestRefusedReloadMetrics(t *testing.T) {
 		t.Fatal(n)
 	}
 	us[0].Source.Address = netip.MustParseAddr("127.0.0.1")
-	busy := append(ls[:1:1], proxy.ListenerOptions{Name: "other", Address: s.Addr(), Upstream: "storage"})
+	busy := append(ls[:1:1], settings.ListenerOptions{Name: "other", Address: s.Addr(), Upstream: "storage"})
 	if err := p.Reconfigure(busy, us); err == nil {
 		t.Fatal("not refused")
 	}
@@ -164,17 +164,17 @@ func TestSeriesEnd(t *testing.T) {
 	for _, rdma := range []bool{false, true} {
 		h := proxytest.NewHarness(t, budget)
 		s := h.TCPServer(proxytest.Behaviour{})
-		kept := proxy.UpstreamOptions{Name: "kept", Endpoints: []string{s.Addr()}}
-		goes := proxy.UpstreamOptions{Name: "nfs", Endpoints: []string{s.Addr()}}
+		kept := settings.UpstreamOptions{Name: "kept", Endpoints: []string{s.Addr()}}
+		goes := settings.UpstreamOptions{Name: "nfs", Endpoints: []string{s.Addr()}}
 		if rdma {
 			provider := fabrictest.NewLoopback()
 			l := fabrictest.NewLoop()
 			t.Cleanup(l.Stop)
 			h.RDMAServer(provider, []loop.Loop{l}, "storage", 8, proxytest.Behaviour{})
-			goes = proxy.UpstreamOptions{Name: "nfs", RDMA: true, Provider: provider, Endpoints: []string{"storage"}}
+			goes = settings.UpstreamOptions{Name: "nfs", RDMA: true, Provider: provider, Endpoints: []string{"storage"}}
 		}
-		ls := []proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "nfs"}}
-		us := []proxy.UpstreamOptions{goes, kept}
+		ls := []settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "nfs"}}
+		us := []settings.UpstreamOptions{goes, kept}
 		p := h.Proxy(ls, us)
 		lines := func(label string) (n int) {
 			w := httptest.NewRecorder()
@@ -217,8 +217,8 @@ func TestStatusWhileListenersCome(t *testing.T) {
 	t.Parallel()
 	h := proxytest.NewHarness(t, budget)
 	s := h.TCPServer(proxytest.Behaviour{})
-	ls := []proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s"}}
-	us := []proxy.UpstreamOptions{{Name: "s", Endpoints: []string{s.Addr()}}}
+	ls := []settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s"}}
+	us := []settings.UpstreamOptions{{Name: "s", Endpoints: []string{s.Addr()}}}
 	p := h.Proxy(ls, us)
 	var wg sync.WaitGroup
 	done := make(chan struct{})
@@ -236,8 +236,8 @@ func TestStatusWhileListenersCome(t *testing.T) {
 	}
 	for i := range 60 {
 		name := fmt.Sprint("more-", i)
-		more := append(us[:1:1], proxy.UpstreamOptions{Name: name, Endpoints: []string{s.Addr()}})
-		all := append(ls[:1:1], proxy.ListenerOptions{Name: name, Address: "127.0.0.1:0", Upstream: name})
+		more := append(us[:1:1], settings.UpstreamOptions{Name: name, Endpoints: []string{s.Addr()}})
+		all := append(ls[:1:1], settings.ListenerOptions{Name: name, Address: "127.0.0.1:0", Upstream: name})
 		if err := p.Reconfigure(proxytest.Listeners(all...), proxytest.Upstreams(more...)); err != nil {
 			t.Fatal(err)
 		}

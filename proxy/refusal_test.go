@@ -12,6 +12,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 )
@@ -25,18 +26,18 @@ type reverse struct {
 	loop     loop.Loop // the clients'
 }
 
-func newReverse(t *testing.T, budget int64, b proxytest.Behaviour, change func(*proxy.ListenerOptions)) *reverse {
+func newReverse(t *testing.T, budget int64, b proxytest.Behaviour, change func(*settings.ListenerOptions)) *reverse {
 	t.Helper()
 	h := proxytest.NewHarness(t, budget)
 	x := &reverse{Harness: h, server: h.TCPServer(b), provider: fabrictest.NewLoopback()}
 	loop := fabrictest.NewLoop()
 	t.Cleanup(loop.Stop)
 	x.loop = loop
-	lo := proxy.ListenerOptions{Name: "rdma", Address: "front", RDMA: true, Provider: x.provider, Upstream: "tcp"}
+	lo := settings.ListenerOptions{Name: "rdma", Address: "front", RDMA: true, Provider: x.provider, Upstream: "tcp"}
 	if change != nil {
 		change(&lo)
 	}
-	x.p = h.Proxy([]proxy.ListenerOptions{lo}, []proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{x.server.Addr()}}})
+	x.p = h.Proxy([]settings.ListenerOptions{lo}, []settings.UpstreamOptions{{Name: "tcp", Endpoints: []string{x.server.Addr()}}})
 	return x
 }
 
@@ -56,13 +57,13 @@ func (x *reverse) refused(reason string) int {
 func TestRDMARefusals(t *testing.T) {
 	for _, tt := range []struct {
 		reason string
-		change func(*proxy.ListenerOptions)
+		change func(*settings.ListenerOptions)
 		budget int64
 		good   int // clients let in, at least; the next ones are not
 	}{
-		{"address", func(o *proxy.ListenerOptions) { o.Allow = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")} }, budget, 0},
-		{"connections", func(o *proxy.ListenerOptions) { o.MaxConnections = 3 }, budget, 3},
-		{"connections_per_address", func(o *proxy.ListenerOptions) { o.MaxConnectionsPerAddress = 2 }, budget, 2},
+		{"address", func(o *settings.ListenerOptions) { o.Allow = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")} }, budget, 0},
+		{"connections", func(o *settings.ListenerOptions) { o.MaxConnections = 3 }, budget, 3},
+		{"connections_per_address", func(o *settings.ListenerOptions) { o.MaxConnectionsPerAddress = 2 }, budget, 2},
 		{"memory", nil, 4 << 20, 20},
 	} {
 		t.Run(tt.reason, func(t *testing.T) {
@@ -114,7 +115,7 @@ func TestRDMARefusals(t *testing.T) {
 func TestIdlePolicy(t *testing.T) {
 	t.Parallel()
 	const idle = 2 * time.Second
-	x := newReverse(t, budget, proxytest.Behaviour{}, func(o *proxy.ListenerOptions) { o.IdleTimeout = idle })
+	x := newReverse(t, budget, proxytest.Behaviour{}, func(o *settings.ListenerOptions) { o.IdleTimeout = idle })
 	none := newReverse(t, budget, proxytest.Behaviour{}, nil)
 	stays, err := none.dial()
 	if err != nil {

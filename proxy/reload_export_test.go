@@ -9,16 +9,16 @@ import (
 // upstream and the tenant that have these names now. A name of "" stands for none.
 func (p *Proxy) Freed(listener, upstream, tenant string) (all map[string]func() bool) {
 	all = make(map[string]func() bool)
-	for _, l := range p.currentListeners() {
-		if l.name == listener {
+	for _, l := range p.CurrentListeners() {
+		if l.Name == listener {
 			all["listener "+listener] = freed(l)
 		}
 	}
 	if u := p.allUpstreams()[upstream]; u != nil {
 		all["upstream "+upstream] = freed(u)
 	}
-	for _, t := range p.tenantList() {
-		if t.name == tenant {
+	for _, t := range p.tenants.List() {
+		if t.Name == tenant {
 			all["tenant "+tenant] = freed(t)
 		}
 	}

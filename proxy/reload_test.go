@@ -15,6 +15,8 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/admit"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
@@ -35,9 +37,9 @@ func series(h *proxytest.Harness) (all []string) {
 
 // A generation is a configuration all of whose names end in its number.
 type generation struct {
-	ls []proxy.ListenerOptions
-	us []proxy.UpstreamOptions
-	ts []proxy.TenantOptions
+	ls []settings.ListenerOptions
+	us []settings.UpstreamOptions
+	ts []admit.TenantOptions
 }
 
 // TestReloadsLeaveNothing: after reloads that give everything another name there are as many series as before, and
@@ -58,16 +60,16 @@ func TestReloadsLeaveNothing(t *testing.T) {
 				name := func(what string) string { return fmt.Sprint(what, "-", n) }
 				local := []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 				rule := rules.Rule{Name: name("rule"), Clients: local, Action: rules.Allow}
-				lo := proxy.ListenerOptions{Name: name("listener"), Address: "127.0.0.1:0", Upstream: name("upstream"), Rules: []rules.Rule{rule}}
-				uo := proxy.UpstreamOptions{Name: name("upstream"), Endpoints: []string{s.Addr()}}
+				lo := settings.ListenerOptions{Name: name("listener"), Address: "127.0.0.1:0", Upstream: name("upstream"), Rules: []rules.Rule{rule}}
+				uo := settings.UpstreamOptions{Name: name("upstream"), Endpoints: []string{s.Addr()}}
 				if rdma {
 					lo.RDMA, lo.Provider = true, proxytest.IWARP(iwarp.Options{})
-					uo = proxy.UpstreamOptions{Name: name("upstream"), RDMA: true, Provider: back, Endpoints: []string{"storage"}}
+					uo = settings.UpstreamOptions{Name: name("upstream"), RDMA: true, Provider: back, Endpoints: []string{"storage"}}
 				}
 				return generation{
-					[]proxy.ListenerOptions{lo},
-					[]proxy.UpstreamOptions{uo},
-					[]proxy.TenantOptions{{Name: name("tenant"), Clients: local}},
+					[]settings.ListenerOptions{lo},
+					[]settings.UpstreamOptions{uo},
+					[]admit.TenantOptions{{Name: name("tenant"), Clients: local}},
 				}
 			}
 			call := func(p *proxy.Proxy, g *generation) {
@@ -146,8 +148,8 @@ func TestSeriesOfListenersEnd(t *testing.T) {
 		}
 		return nil, false
 	}})
-	us := []proxy.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}, Connections: 4}}
-	ls := []proxy.ListenerOptions{
+	us := []settings.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}, Connections: 4}}
+	ls := []settings.ListenerOptions{
 		{Name: "goes", Address: "127.0.0.1:0", Upstream: "storage"}, {Name: "moves", Address: "127.0.0.1:0", Upstream: "storage"},
 	}
 	p := h.Proxy(ls, us)
@@ -167,7 +169,7 @@ func TestSeriesOfListenersEnd(t *testing.T) {
 	}
 	h.Eventually("the Call is under way", func() bool { return metric(h, `listener_received_calls_total{listener="goes"}`) == 1 })
 	n, before := of("goes"), metric(h, `listener_received_calls_total{listener="moves"}`)
-	ls = []proxy.ListenerOptions{{Name: "moves", Address: "127.0.0.2:0", Upstream: "storage"}}
+	ls = []settings.ListenerOptions{{Name: "moves", Address: "127.0.0.2:0", Upstream: "storage"}}
 	if err := p.Reconfigure(proxytest.Listeners(ls...), proxytest.Upstreams(us...)); err != nil {
 		t.Fatal(err)
 	}
@@ -193,16 +195,16 @@ func TestRefusedReloadSeries(t *testing.T) {
 	t.Parallel()
 	h := proxytest.NewHarness(t, budget)
 	s := h.TCPServer(proxytest.Behaviour{})
-	us := []proxy.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}}}
-	ls := []proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}
+	us := []settings.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}}}
+	ls := []settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}
 	p := h.Proxy(ls, us)
 	check(t, h.Client(p.Addr("nfs")), proxytest.GetattrCall(1))
 	first := series(h)
-	bad := []proxy.ListenerOptions{
+	bad := []settings.ListenerOptions{
 		{Name: "nfs", Address: "127.0.0.2:0", Upstream: "more"},
 		{Name: "new", Address: s.Addr(), Upstream: "more"}, // the server has that address
 	}
-	if err := p.Reconfigure(proxytest.Listeners(bad...), proxytest.Upstreams(us[0], proxy.UpstreamOptions{Name: "more", Endpoints: []string{s.Addr()}})); err == nil {
+	if err := p.Reconfigure(proxytest.Listeners(bad...), proxytest.Upstreams(us[0], settings.UpstreamOptions{Name: "more", Endpoints: []string{s.Addr()}})); err == nil {
 		t.Fatal("the reload was not refused")
 	}
 	if now := series(h); !slices.Equal(now, first) {
@@ -219,11 +221,11 @@ func TestTLSSeriesAfterReloads(t *testing.T) {
 	t.Parallel()
 	h, x := proxytest.NewHarness(t, budget), newSecurity(t)
 	s := h.TCPServer(proxytest.Behaviour{})
-	ls := []proxy.ListenerOptions{
+	ls := []settings.ListenerOptions{
 		{Name: "renamed", Address: "127.0.0.1:0", Upstream: "storage", TLS: x.listener(true)},
 		{Name: "moved", Address: "127.0.0.1:0", Upstream: "storage", TLS: x.listener(true)},
 	}
-	us := []proxy.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}, TLS: x.upstream(false)}}
+	us := []settings.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}, TLS: x.upstream(false)}}
 	p := h.Proxy(ls, us)
 	expiry := func(of string) int { return metric(h, of) }
 	for _, of := range []string{
@@ -236,7 +238,7 @@ func TestTLSSeriesAfterReloads(t *testing.T) {
 	}
 	freed := p.Freed("moved", "storage", "")
 	us[0].TLS = nil
-	ls = []proxy.ListenerOptions{
+	ls = []settings.ListenerOptions{
 		{Name: "new", Address: "127.0.0.1:0", Upstream: "storage", TLS: x.listener(true)}, {Name: "moved", Address: "127.0.0.2:0", Upstream: "storage"},
 	}
 	if err := p.Reconfigure(proxytest.Listeners(ls...), proxytest.Upstreams(us...)); err != nil {
@@ -263,8 +265,8 @@ func TestRemovedUpstreamsFreed(t *testing.T) {
 	t.Parallel()
 	h := proxytest.NewHarness(t, budget)
 	s := h.TCPServer(proxytest.Behaviour{})
-	ls := []proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "upstream-0"}}
-	us := []proxy.UpstreamOptions{{Name: "upstream-0", Endpoints: []string{s.Addr()}}}
+	ls := []settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "upstream-0"}}
+	us := []settings.UpstreamOptions{{Name: "upstream-0", Endpoints: []string{s.Addr()}}}
 	p := h.Proxy(ls, us)
 	var clients []*proxytest.Client
 	for range 4 {

@@ -16,6 +16,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 )
@@ -31,8 +32,8 @@ func TestRetransmissionBeforeTheEndIsSeen(t *testing.T) {
 		<-release
 		return nil, false
 	}})
-	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "0.0.0.0:0", Upstream: "tcp", MaxCalls: 1}},
-		[]proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{tcp.Addr()}}})
+	p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "0.0.0.0:0", Upstream: "tcp", MaxCalls: 1}},
+		[]settings.UpstreamOptions{{Name: "tcp", Endpoints: []string{tcp.Addr()}}})
 	m := proxytest.MkdirCall(77, "once")
 	port := h.KeptPort()
 	a := port.Client(p.Addr("nfs"))
@@ -140,10 +141,10 @@ func newRepetition(t *testing.T) *repetition {
 		return nil, false
 	}})
 	t.Cleanup(x.release)
-	x.p = x.Proxy([]proxy.ListenerOptions{
+	x.p = x.Proxy([]settings.ListenerOptions{
 		{Name: "rdma", Address: "middle", RDMA: true, Provider: x.provider, Upstream: "tcp"},
 		{Name: "tcp", Address: "0.0.0.0:0", Upstream: "tcp"},
-	}, []proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{x.server.Addr()}}})
+	}, []settings.UpstreamOptions{{Name: "tcp", Endpoints: []string{x.server.Addr()}}})
 	x.acct = x.Arena.Account("test", 8<<20)
 	return x
 }

@@ -8,7 +8,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
-	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
@@ -20,24 +19,12 @@ import (
 // Call is not sent again, because the server would make the same Reply on the next connection. A Call for whose
 // Reply there was no memory is in limbo, as after the end of a connection. A message that names no Call is dropped.
 
-// refusedMalformed is the reason of a Reply whose header cannot be read. The others are those of package tcpframe.
-const refusedMalformed = "malformed"
-
-// newRefusedReplies returns the counters of refused Replies by their reason.
-func newRefusedReplies(m *metrics.Registry, upstream string) map[string]*metrics.Counter {
-	all := make(map[string]*metrics.Counter)
-	for _, reason := range []string{"too_long", "too_short", "fragments", "memory", refusedMalformed} {
-		all[reason] = m.Counter(metrics.UpstreamTCPRefusedReplies, upstream, reason)
-	}
-	return all
-}
-
 var errRefused = errors.New("proxy: invalid reply")
 
 // Dropped is part of tcpframe.DropHandler.
 func (m *tcpConn) Dropped(_ *tcpframe.Conn, head []byte, reason string, err error) (known bool) {
-	if m.start != nil {
-		m.start.fail(fmt.Errorf("%w: %w", errNoProbe, err))
+	if m.tls.Busy() {
+		m.tls.Unreadable(err)
 		return false
 	}
 	m.heard = m.loop.Now()
@@ -47,9 +34,8 @@ func (m *tcpConn) Dropped(_ *tcpframe.Conn, head []byte, reason string, err erro
 	}
 	switch c := m.pending.Get(xid); {
 	case whole && mtype == oncrpc.TypeCall:
-		m.u.back.calls.Inc()
-		m.refuse(xid, callbackMalformed)
-	case len(head) >= 4 && m.probe.is(xid):
+		m.back.Malformed(xid)
+	case len(head) >= 4 && m.probe.Is(xid):
 		m.probed()
 		known = true
 	case len(head) >= 4 && c != nil:
@@ -58,13 +44,6 @@ func (m *tcpConn) Dropped(_ *tcpframe.Conn, head []byte, reason string, err erro
 	}
 	m.refusedReply(nil, reason, err)
 	return known
-}
-
-// A tcpAnswer is what a server has answered a Call with: a Reply, or a message that is refused.
-type tcpAnswer struct {
-	reply  tcpframe.Buffer
-	reason string // why the message is refused
-	err    error  // nil for a Reply
 }
 
 // answer handles the answer to c. The server may answer before the whole Call was sent, as one does that refuses a long
@@ -77,7 +56,7 @@ func (m *tcpConn) answer(c *call, a tcpAnswer) {
 		early := a // so that only an early answer is on the heap
 		c.sent.early = &early
 	default: // the Call is answered
-		m.u.stray.Inc()
+		m.u.Stray.Inc()
 		if a.reply != nil {
 			a.reply.Release()
 		}
@@ -88,7 +67,7 @@ func (m *tcpConn) answer(c *call, a tcpAnswer) {
 func (m *tcpConn) written(c *call) {
 	c.sent.writing = false
 	if a := c.sent.early; a != nil {
-		m.loop.tcp.Post(&earlyAnswer{m, c, a})
+		m.loop.Post(&earlyAnswer{m, c, a})
 	}
 }
 
@@ -113,15 +92,16 @@ func (m *tcpConn) settle(c *call, a tcpAnswer) {
 	m.unlink(c)
 	m.answered(c.sent.at)
 	if a.err == nil {
-		m.replied(c, a.reply)
+		m.replied(c, a.reply.Bytes(), a.reply)
 	} else {
 		m.refusedReply(c, a.reason, a.err)
 		fate := rdmaside.Answered
 		if errors.Is(a.err, tcpframe.ErrMemory) {
 			fate = rdmaside.InLimbo
 		}
-		c.entry.Seat().Done(&c.entry, m.loop.index)
-		c.failed(m.loop.index, &rdmaside.CallError{XID: c.rdma.XID, Fate: fate, Local: true, Err: fmt.Errorf("%w: %w", errRefused, a.err)})
+		c.creditDone(m.loop.number())
+		err := fmt.Errorf("%w: %w", errRefused, a.err)
+		c.failed(m.loop, &rdmaside.CallError{XID: c.rdma.XID, Fate: fate, Local: true, Err: err})
 	}
 	if m.leaving {
 		m.leave()
@@ -130,8 +110,9 @@ func (m *tcpConn) settle(c *call, a tcpAnswer) {
 
 // refusedReply counts and logs a message that is refused. c is the Call that it answers, or nil.
 func (m *tcpConn) refusedReply(c *call, reason string, err error) {
-	m.u.refusedReplies[reason].Inc()
-	e := m.u.lines.replies.Line(&m.u.log, zerolog.WarnLevel, "reply_refused").Stringer("peer", m.conn.RemoteAddr()).Str("reason", reason).Err(err)
+	m.u.RefusedReplies[reason].Inc()
+	e := m.u.RefusedReplyLines.Line(&m.u.Log, zerolog.WarnLevel, "reply_refused").
+		Stringer("peer", m.conn.RemoteAddr()).Str("reason", reason).Err(err)
 	if c == nil {
 		e.Msg("message refused; it answers no call")
 		return

@@ -17,6 +17,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
@@ -38,7 +39,7 @@ func (s *spoiler) spoil(n int, write func(xid uint32) []byte) (offset uint64) {
 }
 
 // spoiled is a proxy with one connection to a spoiler.
-func spoiled(t *testing.T, change func(*proxytest.Harness, *proxy.UpstreamOptions)) (*proxytest.Harness, *proxy.Proxy, *spoiler) {
+func spoiled(t *testing.T, change func(*proxytest.Harness, *settings.UpstreamOptions)) (*proxytest.Harness, *proxy.Proxy, *spoiler) {
 	t.Helper()
 	h := proxytest.NewHarness(t, budget)
 	s := &spoiler{}
@@ -55,11 +56,11 @@ func spoiled(t *testing.T, change func(*proxytest.Harness, *proxy.UpstreamOption
 		from.SendRaw(write.(func(uint32) []byte)(c.XID))
 		return nil, true
 	}})
-	uo := proxy.UpstreamOptions{Name: "storage", Endpoints: []string{s.Addr()}, BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond}
+	uo := settings.UpstreamOptions{Name: "storage", Endpoints: []string{s.Addr()}, BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond}
 	if change != nil {
 		change(h, &uo)
 	}
-	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}, []proxy.UpstreamOptions{uo})
+	p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}, []settings.UpstreamOptions{uo})
 	return h, p, s
 }
 
@@ -265,7 +266,7 @@ func TestLongExports(t *testing.T) {
 	t.Parallel()
 	exports := append(testkit.Words(0, 1, 0, 0, 0, 0), testkit.Pattern(2<<20, 3)...)
 	for _, most := range []uint32{0, 2<<20 + 8<<10} {
-		h, p, s := spoiled(t, func(h *proxytest.Harness, _ *proxy.UpstreamOptions) {
+		h, p, s := spoiled(t, func(h *proxytest.Harness, _ *settings.UpstreamOptions) {
 			h.Registry = ulb.NewRegistry(ulb.Limits{MaxReply: most})
 			nfs.Register(h.Registry)
 		})
@@ -352,8 +353,8 @@ func TestEarlyReply(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(s.Close)
-			p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
-				[]proxy.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}, BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond}})
+			p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
+				[]settings.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}, BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond}})
 			c := h.Client(p.Addr("nfs"))
 			want := tt.reply(7)
 			if binary.BigEndian.Uint32(want[4:]) != 1 || len(want) != 24 {
@@ -403,8 +404,8 @@ func TestCallTooLongForServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(s.Close)
-	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
-		[]proxy.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}, BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond}})
+	p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
+		[]settings.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}, BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond}})
 	if got, err := h.Client(p.Addr("nfs")).Call(proxytest.WriteCall(7, 0, 4<<20)); err == nil {
 		t.Errorf("answered %x", got)
 	}
@@ -435,7 +436,7 @@ func TestSpoiltRepliesRDMA(t *testing.T) {
 		}
 		spoilt.Add(1)
 		return reply, true
-	}}, func(_ *proxy.ListenerOptions, uo *proxy.UpstreamOptions) { uo.Connections = 1 })
+	}}, func(_ *settings.ListenerOptions, uo *settings.UpstreamOptions) { uo.Connections = 1 })
 	x := callOn(h, p.Addr("nfs"), 8)
 	defer x.end()
 	greedy := h.Client(p.Addr("nfs"))
@@ -485,8 +486,8 @@ func TestReplyWithoutMemory(t *testing.T) {
 		from.SendRaw(b[20<<10:])
 		return nil, true
 	}})
-	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
-		[]proxy.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}, BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond}})
+	p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
+		[]settings.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}, BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond}})
 	c := h.Client(p.Addr("nfs"))
 	m := proxytest.ReadCall(1, 7, 1<<20)
 	reply, err := c.Go(m)
@@ -524,8 +525,8 @@ func TestSpoiltReplyLane(t *testing.T) {
 		}
 		return append(testkit.Words(c.XID, 1, 0, 0, 0, 0), make([]byte, 2<<20)...), true
 	}})
-	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
-		[]proxy.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}, BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond}})
+	p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
+		[]settings.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}, BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond}})
 	greedy, other := h.Client(p.Addr("nfs")), h.Client(p.Addr("nfs"))
 	sequence := func(xid, n uint32) []byte {
 		return proxytest.CompoundCall(xid, 2, proxytest.Sequence([16]byte{1}, n, 1))

@@ -8,7 +8,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 )
 
 // A client that trickles a Call is closed after RequestTimeout, and no other. A change of the setting holds for
@@ -17,9 +17,9 @@ func TestRequestTimeout(t *testing.T) {
 	t.Parallel()
 	h := proxytest.NewHarness(t, budget)
 	s := h.TCPServer(proxytest.Behaviour{})
-	l := proxy.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "tcp"}
-	u := []proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}}}
-	p := h.Proxy([]proxy.ListenerOptions{l}, u)
+	l := settings.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "tcp"}
+	u := []settings.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}}}
+	p := h.Proxy([]settings.ListenerOptions{l}, u)
 	closed := func() int {
 		return metric(h, `listener_refused_connections_total{listener="nfs",reason="request_timeout"}`)
 	}

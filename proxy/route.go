@@ -1,55 +1,36 @@
 package proxy
 
-import "slices"
+import (
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/proxy/identity"
+	"github.com/rdmabridge/rdmabridge/proxy/listener"
+	"github.com/rdmabridge/rdmabridge/proxy/upstream"
+)
 
-// A target is where a route sends a program, or some of its versions.
-type target struct {
-	versions  []uint32 // empty: all
-	upstream  *upstream
-	low, high uint32 // the lowest and highest of versions, for PROG_MISMATCH
-}
-
-// routes finds the upstream for a program and version. It is constant.
-type routes struct {
-	programs map[uint32][]target
-	other    *upstream // for programs without a target; nil: they are refused
-}
-
-// find returns the upstream for a Call, or nil. When it returns nil, mismatch says that only
-// the version is unknown, and low and high are the versions to tell the client.
-func (r *routes) find(program, version uint32) (u *upstream, mismatch bool, low, high uint32) {
-	targets := r.programs[program]
-	for i := range targets {
-		t := &targets[i]
-		if len(t.versions) == 0 || slices.Contains(t.versions, version) {
-			return t.upstream, false, 0, 0
+// route returns the upstream that c goes to, or nil after it has answered c itself. A rule sends c to an
+// upstream that is not nil; otherwise the routes of s decide.
+func (f *front) route(c *call, s *listener.Settings, to *upstream.Upstream) *upstream.Upstream {
+	h, local := &c.h, c.local[:0]
+	u, mismatch, low, high := to, false, uint32(0), uint32(0)
+	if to == nil {
+		var only bool
+		if u, only = s.Routes.Only(); !only {
+			u, mismatch, low, high = s.Routes.Find(h.Program, h.Version)
 		}
 	}
-	if r.other != nil {
-		return r.other, false, 0, 0
+	switch {
+	case h.TLSProbe():
+		f.answerProbe(c, s.TLS())
+	case h.Program == oncrpc.ProgramCCP, u == nil && !mismatch:
+		// CCP negotiates the connection it travels on: RFC 5666 Section 6.
+		f.answer(c, oncrpc.AppendAccepted(local, h.XID, oncrpc.ProgramUnavailable))
+	case mismatch:
+		f.answer(c, oncrpc.AppendProgramMismatch(local, h.XID, low, high))
+	case h.Program == oncrpc.ProgramNLM && identity.RefusesNLM(h):
+		f.answer(c, oncrpc.AppendAccepted(local, h.XID, oncrpc.ProcedureUnavailable))
+	default:
+		f.plain = f.plain || !f.secured && h.Procedure != 0
+		return u
 	}
-	if len(targets) == 0 {
-		return nil, false, 0, 0
-	}
-	low, high = targets[0].low, targets[0].high
-	for _, t := range targets[1:] {
-		low, high = min(low, t.low), max(high, t.high)
-	}
-	return nil, true, low, high
-}
-
-// all returns every upstream that a Call may go to.
-func (r *routes) all() []*upstream {
-	var us []*upstream
-	if r.other != nil {
-		us = append(us, r.other)
-	}
-	for _, ts := range r.programs {
-		for _, t := range ts {
-			if !slices.Contains(us, t.upstream) {
-				us = append(us, t.upstream)
-			}
-		}
-	}
-	return us
+	return nil
 }

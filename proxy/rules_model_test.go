@@ -12,7 +12,8 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rules"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/authorise"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 )
 
 // A ruleCall is a kind of Call.
@@ -100,7 +101,9 @@ func TestRulesModel(t *testing.T) {
 	const denied, mapped, elsewhere, passed, again = 0, 1, 2, 3, 4
 	var saw [5]int
 	r := rand.New(rand.NewPCG(16, 3))
-	x := newPoliced(t, "tcp", func(o *proxy.ListenerOptions) { o.Squash = proxy.Squash{Mode: rules.SquashOff, UID: 99, GID: 98} })
+	x := newPoliced(t, "tcp", func(o *settings.ListenerOptions) {
+		o.Squash = authorise.Squash{Mode: rules.SquashOff, UID: 99, GID: 98}
+	})
 	type client struct {
 		caller
 		listener string

@@ -18,6 +18,8 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/observe"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 )
@@ -104,8 +106,8 @@ func (r *recorder) total() (n int) {
 type policed struct {
 	*proxytest.Harness
 	p      *proxy.Proxy
-	ls     []proxy.ListenerOptions
-	us     []proxy.UpstreamOptions
+	ls     []settings.ListenerOptions
+	us     []settings.UpstreamOptions
 	server *recorder
 	other  *recorder // the TCP server named other
 
@@ -113,7 +115,7 @@ type policed struct {
 	loop  loop.Loop
 }
 
-func newPoliced(t *testing.T, upstream string, change func(*proxy.ListenerOptions)) *policed {
+func newPoliced(t *testing.T, upstream string, change func(*settings.ListenerOptions)) *policed {
 	t.Helper()
 	h := proxytest.NewHarness(t, budget)
 	x := &policed{Harness: h, server: newRecorder(), other: newRecorder(), front: fabrictest.NewLoopback()}
@@ -122,13 +124,13 @@ func newPoliced(t *testing.T, upstream string, change func(*proxy.ListenerOption
 	l := fabrictest.NewLoop()
 	t.Cleanup(l.Stop)
 	x.loop = l
-	x.us = []proxy.UpstreamOptions{
+	x.us = []settings.UpstreamOptions{
 		{Name: "rdma", RDMA: true, Provider: back, Endpoints: []string{"storage"}},
 		{Name: "tcp", Endpoints: []string{h.TCPServer(b).Addr()}},
 		{Name: "other", Endpoints: []string{h.TCPServer(proxytest.Behaviour{Intercept: x.other.intercept}).Addr()}},
 	}
 	h.RDMAServer(back, []loop.Loop{l}, "storage", 32, b)
-	x.ls = []proxy.ListenerOptions{
+	x.ls = []settings.ListenerOptions{
 		{Name: "tcp", Address: "127.0.0.1:0", Upstream: upstream},
 		{Name: "rdma", Address: "front", RDMA: true, Provider: x.front, Upstream: upstream},
 	}
@@ -202,7 +204,7 @@ func TestReadOnlyRule(t *testing.T) {
 	for _, upstream := range []string{"tcp", "rdma"} {
 		t.Run(upstream, func(t *testing.T) {
 			t.Parallel()
-			x := newPoliced(t, upstream, func(o *proxy.ListenerOptions) {
+			x := newPoliced(t, upstream, func(o *settings.ListenerOptions) {
 				o.Rules = []rules.Rule{{Name: "readers", Class: rules.Changing, Action: rules.Deny, Answer: rules.AnswerReadOnly}}
 			})
 			for _, listener := range []string{"tcp", "rdma"} {
@@ -271,7 +273,7 @@ func TestRules(t *testing.T) {
 		{Name: "system", Flavors: []rules.Flavor{rules.FlavorSys}, Action: rules.Allow},
 		{Name: "rest", Action: rules.Deny},
 	}
-	x := newPoliced(t, "tcp", func(o *proxy.ListenerOptions) { o.Rules = all })
+	x := newPoliced(t, "tcp", func(o *settings.ListenerOptions) { o.Rules = all })
 	for _, listener := range []string{"tcp", "rdma"} {
 		client := x.dial(listener)
 		echo := func(xid uint32) []byte { return proxytest.EchoCall(xid, 10, 100, 0) }
@@ -386,9 +388,9 @@ type ruleNames struct {
 	seen map[uint32]string // by the client's XID
 }
 
-func (o *ruleNames) Wants(*proxy.CallRecord) bool { return true }
+func (o *ruleNames) Wants(*observe.CallRecord) bool { return true }
 
-func (o *ruleNames) Observe(r *proxy.CallRecord) {
+func (o *ruleNames) Observe(r *observe.CallRecord) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.seen[r.XID] = r.Rule
@@ -398,7 +400,7 @@ func (o *ruleNames) Observe(r *proxy.CallRecord) {
 // which rule has denied a Call or has sent it elsewhere.
 func TestRulesShown(t *testing.T) {
 	t.Parallel()
-	x := newPoliced(t, "tcp", func(o *proxy.ListenerOptions) {
+	x := newPoliced(t, "tcp", func(o *settings.ListenerOptions) {
 		o.Rules = []rules.Rule{
 			{Name: "counted", Class: rules.Changing, DryRun: true, Action: rules.Deny},
 			{Name: "nobody", UIDs: []rules.Range{{Low: 7, High: 7}}, Action: rules.Deny},

@@ -9,7 +9,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rules"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 )
 
 // TestRulesByIdentity: a rule sees the names in a client's certificate, from the first Call over TLS on.
@@ -18,10 +18,10 @@ func TestRulesByIdentity(t *testing.T) {
 	x := newSecurity(t)
 	h, _ := logged(t)
 	s := h.TCPServer(proxytest.Behaviour{})
-	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s", TLS: x.listener(false), Rules: []rules.Rule{
+	p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s", TLS: x.listener(false), Rules: []rules.Rule{
 		{Name: "users", Identities: patterns(t, "user.example.com"), Action: rules.Allow},
 		{Name: "rest", Action: rules.Deny},
-	}}}, []proxy.UpstreamOptions{{Name: "s", Endpoints: []string{s.Addr()}}})
+	}}}, []settings.UpstreamOptions{{Name: "s", Endpoints: []string{s.Addr()}}})
 	check(t, h.SecureClient(p.Addr("nfs"), x.user(x.issue("user"))), proxytest.GetattrCall(1))
 	for name, c := range map[string]interface{ Call([]byte) ([]byte, error) }{
 		"another name": h.SecureClient(p.Addr("nfs"), x.user(x.issue("other"))),
@@ -46,9 +46,9 @@ func TestRulesWhenTLSBegins(t *testing.T) {
 	// Users make a connection's rules ask about each Call.
 	users := rules.Rule{Name: "users", Identities: patterns(t, "user.example.com"), UIDs: []rules.Range{{Low: 1000, High: 1999}}, Action: rules.Allow}
 	rest := rules.Rule{Name: "rest", UIDs: []rules.Range{{Low: 0, High: 1<<32 - 1}}, Action: rules.Deny}
-	l := proxy.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s", TLS: x.listener(false), Rules: []rules.Rule{users, rest}}
-	u := proxy.UpstreamOptions{Name: "s", Endpoints: []string{s.Addr()}}
-	p := h.Proxy([]proxy.ListenerOptions{l}, []proxy.UpstreamOptions{u})
+	l := settings.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s", TLS: x.listener(false), Rules: []rules.Rule{users, rest}}
+	u := settings.UpstreamOptions{Name: "s", Endpoints: []string{s.Addr()}}
+	p := h.Proxy([]settings.ListenerOptions{l}, []settings.UpstreamOptions{u})
 	nc, err := net.Dial("tcp", p.Addr("nfs"))
 	if err != nil {
 		t.Fatal(err)

@@ -15,8 +15,6 @@ func TestIdleClientSizes(t *testing.T) {
 	}{
 		{"tcpClient", unsafe.Sizeof(tcpClient{}), 576},
 		{"rdmaClient", unsafe.Sizeof(rdmaClient{}), 576},
-		{"host", unsafe.Sizeof(host{}), 64},
-		{"hostShare", unsafe.Sizeof(hostShare{}), 96},
 		{"clientQueue", unsafe.Sizeof(clientQueue{}), 224},
 	} {
 		if tt.size > tt.max {
@@ -41,8 +39,8 @@ func TestCallReset(t *testing.T) {
 	c.slot = 7
 	for range 2 { // also a call that was reset
 		c.usesSeldom = true
-		c.flight.tag, c.sent.kept, c.gss.full, c.retry.bigReply, c.next = 1, true, true, true, c
-		c.status, c.replays, c.reply.memory, c.charge.lent, c.queue = 1, 1, 1, true, &clientQueue{}
+		c.flight.Owner, c.gss.Owner, c.retry.bigReply, c.next = c, c, true, c
+		c.progress.Status, c.progress.Replays, c.reply.memory, c.charge.Ordered, c.queue = 1, 1, 1, true, &clientQueue{}
 		c.h.Args, c.rdma.XID, c.rdma.Message, c.rdma.Analysis.Known, c.rdma.Shape.Call = 1, 1, []byte{1}, true, 1
 		c.reset()
 		want := call{scratch: scratch{slot: 7}, h: c.h}
@@ -80,14 +78,14 @@ func TestWarmLines(t *testing.T) {
 	line := func(p unsafe.Pointer) uintptr { return lineOf(&c, p) }
 	warmed := map[uintptr]bool{}
 	for _, p := range []unsafe.Pointer{
-		unsafe.Pointer(&c.entry.Owner), unsafe.Pointer(&c.state), unsafe.Pointer(&c.times.sent),
+		unsafe.Pointer(&c.entry.Owner), unsafe.Pointer(&c.conn), unsafe.Pointer(&c.state),
 		unsafe.Pointer(&c.rdma.XID), unsafe.Pointer(&c.rdma.Analysis.Class), unsafe.Pointer(&c.rdma.Binding),
 	} {
 		warmed[line(p)] = true
 	}
 	for name, p := range map[string]unsafe.Pointer{
 		"entry.Owner": unsafe.Pointer(&c.entry.Owner), "entry.Cost": unsafe.Pointer(&c.entry.Cost), "state": unsafe.Pointer(&c.state),
-		"times": unsafe.Pointer(&c.times), "conn": unsafe.Pointer(&c.conn), "rdma.XID": unsafe.Pointer(&c.rdma.XID),
+		"times": unsafe.Pointer(&c.progress.Times), "conn": unsafe.Pointer(&c.conn), "rdma.XID": unsafe.Pointer(&c.rdma.XID),
 		"rdma.Message": unsafe.Pointer(&c.rdma.Message), "rdma.Spare": unsafe.Pointer(&c.rdma.Spare), "rdma.Binding": unsafe.Pointer(&c.rdma.Binding),
 		"rdma.Analysis": unsafe.Pointer(&c.rdma.Analysis), "the end of rdma.Analysis": unsafe.Pointer(&c.rdma.Analysis.Procedure),
 		"rdma.Owner": unsafe.Pointer(&c.rdma.Owner), "rdma.Shape": unsafe.Pointer(&c.rdma.Shape),
@@ -106,15 +104,15 @@ func TestWarmLines(t *testing.T) {
 	}
 	warmed = map[uintptr]bool{}
 	for _, p := range []unsafe.Pointer{ // by warmAnswered
-		unsafe.Pointer(&c.state), unsafe.Pointer(&c.times.sent), unsafe.Pointer(&c.status), unsafe.Pointer(&c.charge.expected), unsafe.Pointer(&c.reply.memory),
+		unsafe.Pointer(&c.conn), unsafe.Pointer(&c.state), unsafe.Pointer(&c.progress.Status), unsafe.Pointer(&c.charge.Expected), unsafe.Pointer(&c.reply.memory),
 		unsafe.Pointer(&c.rdma.Analysis.Class), unsafe.Pointer(&c.entry.Owner), unsafe.Pointer(&c.rdma.Binding), unsafe.Pointer(&c.rdma.Message),
 	} {
 		warmed[line(p)] = true
 	}
 	for name, p := range map[string]unsafe.Pointer{
-		"entry.Flow": unsafe.Pointer(&c.entry.Flow), "result": unsafe.Pointer(&c.result), "conn": unsafe.Pointer(&c.conn), "op": unsafe.Pointer(&c.op),
-		"clientXID": unsafe.Pointer(&c.clientXID), "octets": unsafe.Pointer(&c.octets), "buf": unsafe.Pointer(&c.buf), "owner": unsafe.Pointer(&c.owner),
-		"charge.counted": unsafe.Pointer(&c.charge.counted), "queue": unsafe.Pointer(&c.queue), "reply.parts": unsafe.Pointer(&c.reply.parts),
+		"entry.Flow": unsafe.Pointer(&c.entry.Flow), "result": unsafe.Pointer(&c.progress.Result), "conn": unsafe.Pointer(&c.conn), "progress": unsafe.Pointer(&c.progress),
+		"clientXID": unsafe.Pointer(&c.progress.ClientXID), "octets": unsafe.Pointer(&c.progress.Octets), "buf": unsafe.Pointer(&c.buf), "owner": unsafe.Pointer(&c.owner),
+		"the end of charge": unsafe.Add(unsafe.Pointer(&c.charge), unsafe.Sizeof(c.charge)-1), "queue": unsafe.Pointer(&c.queue), "reply.parts": unsafe.Pointer(&c.reply.parts),
 		"reply.lease": unsafe.Pointer(&c.reply.lease), "rdma.XID": unsafe.Pointer(&c.rdma.XID), "rdma.Owner": unsafe.Pointer(&c.rdma.Owner),
 		"rdma.Spare": unsafe.Pointer(&c.rdma.Spare), "rdma.Analysis": unsafe.Pointer(&c.rdma.Analysis), "rdma.Reply": unsafe.Pointer(&c.rdma.Reply),
 	} {

@@ -10,7 +10,8 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/reach"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/iwarptest"
 )
@@ -30,7 +31,7 @@ func TestConnectionsOnDemand(t *testing.T) {
 		atOnce(t, &all, name, func(t *testing.T) {
 			h := proxytest.NewHarness(t, budget)
 			b := proxytest.Behaviour{}
-			uo := proxy.UpstreamOptions{Name: "storage", RDMA: rdma, Connections: 3, Idle: time.Second, SlowStart: 1 << 10}
+			uo := settings.UpstreamOptions{Name: "storage", RDMA: rdma, Connections: 3, Idle: time.Second, SlowStart: 1 << 10}
 			var connections func() int
 			var tcp *proxytest.TCPServer
 			if rdma {
@@ -41,11 +42,11 @@ func TestConnectionsOnDemand(t *testing.T) {
 			} else {
 				tcp = h.TCPServer(b)
 				low := free(t, 3)
-				uo.Endpoints, uo.Source = []string{tcp.Addr()}, proxy.Source{Low: low, High: low + 2}
+				uo.Endpoints, uo.Source = []string{tcp.Addr()}, reach.Source{Low: low, High: low + 2}
 				connections = func() int { return len(tcp.Conns()) }
 			}
-			lo := proxy.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}
-			p := h.Proxy([]proxy.ListenerOptions{lo}, []proxy.UpstreamOptions{uo})
+			lo := settings.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}
+			p := h.Proxy([]settings.ListenerOptions{lo}, []settings.UpstreamOptions{uo})
 			x := &portCase{Harness: h, p: p, s: tcp}
 			ports := func() []uint16 {
 				if rdma {

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -21,19 +22,21 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/reach"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 )
 
 // A portCase is a proxy in front of a TCP server that is asked where connections come
 // from.
 type portCase struct {
-	mode proxy.Mode
+	mode settings.Mode
 	*proxytest.Harness
 	p    *proxy.Proxy
 	s    *proxytest.TCPServer
 	logs testkit.Log
 }
 
-func newPortCase(t *testing.T, connections int, source proxy.Source, mode proxy.Mode) *portCase {
+func newPortCase(t *testing.T, connections int, source reach.Source, mode settings.Mode) *portCase {
 	t.Helper()
 	x := &portCase{Harness: proxytest.NewHarness(t, budget), mode: mode}
 	x.Log = zerolog.New(&x.logs)
@@ -43,14 +46,14 @@ func newPortCase(t *testing.T, connections int, source proxy.Source, mode proxy.
 }
 
 // proxy is one more in front of x.s, as in a process of its own.
-func (x *portCase) proxy(connections int, source proxy.Source) *proxy.Proxy {
+func (x *portCase) proxy(connections int, source reach.Source) *proxy.Proxy {
 	x.T.Helper()
 	h := x.Harness
 	if x.p != nil {
 		h = proxytest.NewHarness(x.T, budget)
 		h.Log = x.Log
 	}
-	return h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}, []proxy.UpstreamOptions{{
+	return h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}, []settings.UpstreamOptions{{
 		Name: "storage", Mode: x.mode, Endpoints: []string{x.s.Addr()}, Connections: connections, Source: source,
 		ConnectTimeout: time.Second, BackoffMin: 5 * time.Millisecond, BackoffMax: 20 * time.Millisecond,
 	}})
@@ -90,21 +93,39 @@ func (x *portCase) drop(reset bool) {
 	})
 }
 
+// hosts is how many addresses ownHost has returned.
+var hosts atomic.Uint32
+
+// ownHost returns an address of this host from which no other test connects, and no test of another process. A test
+// whose server knows clients by their ports needs it: the upstreams of many tests have one name, so that they try
+// the same ports, and which of these another test has at the moment is left to chance.
+func ownHost() netip.Addr {
+	pid := os.Getpid()
+	return netip.AddrFrom4([4]byte{127, byte(64 + pid>>8%64), byte(pid), byte(hosts.Add(1))})
+}
+
+// The ports of free are below those that the kernel chooses from.
+const firstFree, endFree = 20000, 32000
+
 // nextFree is where free begins to look: above the ports that it returned to other tests.
 var nextFree = struct {
 	sync.Mutex
 	port uint16
-}{port: uint16(20000 + os.Getpid()%128*64)}
+}{port: uint16(firstFree + os.Getpid()%64*180)}
 
-// free returns the first of n consecutive ports that are free, and that it never returns
-// again.
+// free returns the first of n consecutive ports that are free, and that it returns again only after all others.
 func free(t *testing.T, n int) uint16 {
 	t.Helper()
 	nextFree.Lock()
 	defer nextFree.Unlock()
-	for low := nextFree.port; low < 32000; low += uint16(n) {
+	for range (endFree - firstFree) / n {
+		low := nextFree.port
+		if low+uint16(n) > endFree {
+			low = firstFree
+		}
+		nextFree.port = low + uint16(n)
 		var all []net.Listener
-		for port := low; port < low+uint16(n); port++ {
+		for port := low; port < nextFree.port; port++ {
 			if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port)); err == nil {
 				all = append(all, l)
 			}
@@ -113,7 +134,6 @@ func free(t *testing.T, n int) uint16 {
 			l.Close()
 		}
 		if len(all) == n {
-			nextFree.port = low + uint16(n)
 			return low
 		}
 	}
@@ -128,15 +148,15 @@ func TestSourcePortStays(t *testing.T) {
 	low := free(t, 8)
 	for _, tt := range []struct {
 		name   string
-		source proxy.Source
+		source reach.Source
 	}{
-		{"any", proxy.Source{}},
-		{"any of an address", proxy.Source{Address: netip.MustParseAddr("127.0.0.2")}},
-		{"range", proxy.Source{Low: low, High: low + 7}},
-		{"range of an address", proxy.Source{Address: netip.MustParseAddr("127.0.0.3"), Low: low, High: low + 7}},
+		{"any", reach.Source{}},
+		{"any of an address", reach.Source{Address: ownHost()}},
+		{"range", reach.Source{Low: low, High: low + 7}},
+		{"range of an address", reach.Source{Address: ownHost(), Low: low, High: low + 7}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			x := newPortCase(t, 2, tt.source, proxy.ModePinned)
+			x := newPortCase(t, 2, tt.source, settings.ModePinned)
 			c := x.Client(x.p.Addr("nfs"))
 			check(t, c, proxytest.SequenceCall(1))
 			want := x.ports(3)
@@ -149,7 +169,7 @@ func TestSourcePortStays(t *testing.T) {
 			for round := range uint32(6) {
 				x.drop(round%2 == 0)
 				got := x.ports(3)
-				if tt.source == (proxy.Source{}) && x.moved() > 0 {
+				if tt.source == (reach.Source{}) && x.moved() > 0 {
 					want = got // other tests connect from this address, too, and were given a port of ours
 				}
 				if !slices.Equal(got, want) {
@@ -157,7 +177,7 @@ func TestSourcePortStays(t *testing.T) {
 				}
 				check(t, c, proxytest.SequenceCall(round+2))
 			}
-			if n := x.moved(); n != 0 && tt.source != (proxy.Source{}) {
+			if n := x.moved(); n != 0 && tt.source != (reach.Source{}) {
 				t.Errorf("%d changes counted", n)
 			}
 		})
@@ -171,13 +191,13 @@ func TestSourcePortsOfTheNextProcess(t *testing.T) {
 	low := free(t, 40)
 	for _, tt := range []struct {
 		name   string
-		source proxy.Source
+		source reach.Source
 	}{
-		{"any", proxy.Source{Address: netip.MustParseAddr("127.0.0.9")}}, // no other test connects from there
-		{"range", proxy.Source{Address: netip.MustParseAddr("127.0.0.9"), Low: low, High: low + 39}},
+		{"any", reach.Source{Address: ownHost()}},
+		{"range", reach.Source{Address: ownHost(), Low: low, High: low + 39}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			x := newPortCase(t, 3, tt.source, proxy.ModePinned)
+			x := newPortCase(t, 3, tt.source, settings.ModePinned)
 			port := x.KeptPort()
 			pinned := func() *proxytest.Client {
 				c := port.Client(x.p.Addr("nfs"))
@@ -212,7 +232,7 @@ func TestSourcePortsOfTheNextProcess(t *testing.T) {
 // server, also when they come back in another order: the server knows by it what they send again.
 func TestSourcePortsOfProcesses(t *testing.T) {
 	t.Parallel()
-	x := newPortCase(t, 1, proxy.Source{Address: netip.MustParseAddr("127.0.0.11")}, proxy.ModePinned) // no other test connects from there
+	x := newPortCase(t, 1, reach.Source{Address: ownHost()}, settings.ModePinned)
 	one, two := x.KeptPort(), x.KeptPort()
 	// from connects a client, and returns the source port of its connection to the server.
 	from := func(k *proxytest.KeptPort) (*proxytest.Client, uint16) {
@@ -246,8 +266,8 @@ func TestSourcePortsOfProcesses(t *testing.T) {
 func TestSourcePortsComeHome(t *testing.T) {
 	t.Parallel()
 	low := free(t, 20)
-	source := proxy.Source{Address: netip.MustParseAddr("127.0.0.10"), Low: low, High: low + 19}
-	x := newPortCase(t, 3, source, proxy.ModeShared)
+	source := reach.Source{Address: ownHost(), Low: low, High: low + 19}
+	x := newPortCase(t, 3, source, settings.ModeShared)
 	want := x.ports(3)
 	next := x.proxy(3, source)
 	x.ports(6)
@@ -288,7 +308,7 @@ func TestSourcePortsComeHome(t *testing.T) {
 // TestIdleClosedByServer: a server that closes an idle connection is not reported as a fault.
 func TestIdleClosedByServer(t *testing.T) {
 	t.Parallel()
-	x := newPortCase(t, 1, proxy.Source{Address: netip.MustParseAddr("127.0.0.6")}, proxy.ModeShared)
+	x := newPortCase(t, 1, reach.Source{Address: ownHost()}, settings.ModeShared)
 	check(t, x.Client(x.p.Addr("nfs")), proxytest.GetattrCall(1))
 	x.drop(false)
 	x.Eventually("it is counted", func() bool { return metric(x.Harness, `upstream_disconnects_total{reason="idle"`) == 1 })
@@ -310,7 +330,7 @@ func TestSourcePortRange(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer busy.Close()
-	x := newPortCase(t, 1, proxy.Source{Address: netip.MustParseAddr("127.0.0.1"), Low: low, High: low + 3}, proxy.ModePinned)
+	x := newPortCase(t, 1, reach.Source{Address: netip.MustParseAddr("127.0.0.1"), Low: low, High: low + 3}, settings.ModePinned)
 	for round := range uint32(3) {
 		a, b := x.Client(x.p.Addr("nfs")), x.Client(x.p.Addr("nfs"))
 		check(t, a, proxytest.SequenceCall(round+1))
@@ -343,8 +363,8 @@ func TestSourcePortRange(t *testing.T) {
 // from another one, and that is counted.
 func TestSourcePortLost(t *testing.T) {
 	t.Parallel()
-	mine := netip.MustParseAddr("127.0.0.4") // no other test connects from there
-	x := newPortCase(t, 1, proxy.Source{Address: mine}, proxy.ModeShared)
+	mine := ownHost()
+	x := newPortCase(t, 1, reach.Source{Address: mine}, settings.ModeShared)
 	port := x.ports(1)[0]
 	addr := x.s.Addr()
 	x.s.Close()
@@ -406,11 +426,11 @@ func testDuplicateRequestCache(t *testing.T, connections int, next bool) {
 		return nil, true
 	}
 	h := proxytest.NewHarness(t, budget)
-	s := h.TCPServer(proxytest.Behaviour{InterceptTCP: server})
+	s, own := h.TCPServer(proxytest.Behaviour{InterceptTCP: server}), ownHost()
 	start := func() *proxy.Proxy {
-		return proxytest.NewHarness(t, budget).Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "0.0.0.0:0", Upstream: "storage"}}, []proxy.UpstreamOptions{{
+		return proxytest.NewHarness(t, budget).Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "0.0.0.0:0", Upstream: "storage"}}, []settings.UpstreamOptions{{
 			Name: "storage", Endpoints: []string{s.Addr()}, Connections: connections, BackoffMin: 5 * time.Millisecond, BackoffMax: 20 * time.Millisecond,
-			Source: proxy.Source{Address: netip.MustParseAddr("127.0.0.5")}, // no other test connects from there
+			Source: reach.Source{Address: own},
 		}})
 	}
 	p := start()
@@ -448,7 +468,7 @@ func TestSourcePortReserved(t *testing.T) {
 	} else if err == nil {
 		l.Close()
 	}
-	x := newPortCase(t, 8, proxy.Source{Low: 665, High: 1023}, proxy.ModeShared)
+	x := newPortCase(t, 8, reach.Source{Low: 665, High: 1023}, settings.ModeShared)
 	want := x.ports(8)
 	if want[0] < 665 || want[7] > 1023 {
 		t.Errorf("from ports %d", want)

@@ -11,7 +11,8 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rules"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/authorise"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 )
 
@@ -39,7 +40,7 @@ func TestSquash(t *testing.T) {
 		xid := uint32(0)
 		for i, mode := range append(modes, modes...) {
 			for k := range x.ls { // once as the listener has it, once against it by a rule
-				x.ls[k].Squash, x.ls[k].Rules = proxy.Squash{Mode: mode, UID: 99, GID: 98}, nil
+				x.ls[k].Squash, x.ls[k].Rules = authorise.Squash{Mode: mode, UID: 99, GID: 98}, nil
 				if i >= len(modes) {
 					x.ls[k].Squash.Mode = modes[(i+1)%len(modes)]
 					x.ls[k].Rules = []rules.Rule{{Name: "a", Targets: []rules.Target{{Programs: []uint32{100003, 4711, proxytest.EchoProgram}}}, Action: rules.Allow, Squash: mode}}
@@ -138,10 +139,10 @@ func TestSquashRepeats(t *testing.T) {
 	r := newRecorder()
 	server := h.TCPServer(proxytest.Behaviour{Intercept: r.intercept, Gate: gate})
 	front := fabrictest.NewLoopback()
-	p := h.Proxy([]proxy.ListenerOptions{
-		{Name: "tcp", Address: "0.0.0.0:0", Upstream: "tcp", Squash: proxy.Squash{Mode: rules.SquashRoot, UID: 99, GID: 98}},
-		{Name: "rdma", Address: "front", RDMA: true, Provider: front, Upstream: "tcp", Squash: proxy.Squash{Mode: rules.SquashRoot, UID: 99, GID: 98}},
-	}, []proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{server.Addr()}}})
+	p := h.Proxy([]settings.ListenerOptions{
+		{Name: "tcp", Address: "0.0.0.0:0", Upstream: "tcp", Squash: authorise.Squash{Mode: rules.SquashRoot, UID: 99, GID: 98}},
+		{Name: "rdma", Address: "front", RDMA: true, Provider: front, Upstream: "tcp", Squash: authorise.Squash{Mode: rules.SquashRoot, UID: 99, GID: 98}},
+	}, []settings.UpstreamOptions{{Name: "tcp", Endpoints: []string{server.Addr()}}})
 	port := h.KeptPort()
 	gate.Shut()
 	m := withUser(proxytest.MkdirCall(7, "d"), 0, 0)
@@ -178,7 +179,7 @@ func TestPolicyAllocations(t *testing.T) {
 		{Name: "writers", Class: rules.Changing, UIDs: []rules.Range{{Low: 7, High: 7}}, Action: rules.Deny, Answer: rules.AnswerReadOnly},
 	}
 	one := withUser(proxytest.GetattrCall(1), 1000, 1000, 1001)
-	perCall := func(policy func(*proxy.ListenerOptions), calls ...[]byte) float64 {
+	perCall := func(policy func(*settings.ListenerOptions), calls ...[]byte) float64 {
 		client := newPoliced(t, "tcp", policy).dial("tcp")
 		call := func() {
 			for _, m := range calls {
@@ -190,13 +191,13 @@ func TestPolicyAllocations(t *testing.T) {
 		call()
 		return testing.AllocsPerRun(2000/len(calls), call) / float64(len(calls))
 	}
-	ruled := func(o *proxy.ListenerOptions) { o.Rules = all }
+	ruled := func(o *settings.ListenerOptions) { o.Rules = all }
 	without := perCall(nil, one)
 	for what, with := range map[string]float64{
 		"rules": perCall(ruled, one),
 		"rules, and a Call of another user each time": perCall(ruled, one, withUser(proxytest.GetattrCall(2), 1001, 1000, 1001)),
-		"rules and squash": perCall(func(o *proxy.ListenerOptions) {
-			o.Rules, o.Squash = all, proxy.Squash{Mode: rules.SquashAll, UID: 99, GID: 98}
+		"rules and squash": perCall(func(o *settings.ListenerOptions) {
+			o.Rules, o.Squash = all, authorise.Squash{Mode: rules.SquashAll, UID: 99, GID: 98}
 		}, one),
 	} {
 		if with > without+0.5 {

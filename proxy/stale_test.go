@@ -11,7 +11,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
@@ -211,9 +211,9 @@ func TestNothingStale(t *testing.T) {
 				server = honest
 			}
 			x := listenLiar(t, server, on, addr)
-			p := h.Proxy([]proxy.ListenerOptions{
+			p := h.Proxy([]settings.ListenerOptions{
 				{Name: "a", Address: "127.0.0.1:0", Upstream: "a"}, {Name: "b", Address: "127.0.0.1:0", Upstream: "b"},
-			}, []proxy.UpstreamOptions{
+			}, []settings.UpstreamOptions{
 				{Name: "a", RDMA: true, Provider: honest, Endpoints: []string{s.Addr()}, Connections: 2},
 				{Name: "b", RDMA: true, Provider: lying, Endpoints: []string{x.l.Addr().String()}, Connections: 1},
 			})

@@ -11,18 +11,20 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/observe"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 )
 
 // eachUpstream calls f with a proxy of one TCP listener, nfs, and one upstream, storage, over TCP and over
 // RDMA.
-func eachUpstream(t *testing.T, b proxytest.Behaviour, change func(*proxy.ListenerOptions, *proxy.UpstreamOptions), f func(t *testing.T, h *proxytest.Harness, p *proxy.Proxy)) {
+func eachUpstream(t *testing.T, b proxytest.Behaviour, change func(*settings.ListenerOptions, *settings.UpstreamOptions), f func(t *testing.T, h *proxytest.Harness, p *proxy.Proxy)) {
 	for name, rdma := range map[string]bool{"tcp": false, "rdma": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := proxytest.NewHarness(t, budget)
-			l := proxy.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}
-			u := proxy.UpstreamOptions{Name: "storage"}
+			l := settings.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}
+			u := settings.UpstreamOptions{Name: "storage"}
 			if rdma {
 				provider := fabrictest.NewLoopback()
 				on := fabrictest.NewLoop()
@@ -35,7 +37,7 @@ func eachUpstream(t *testing.T, b proxytest.Behaviour, change func(*proxy.Listen
 			if change != nil {
 				change(&l, &u)
 			}
-			f(t, h, h.Proxy([]proxy.ListenerOptions{l}, []proxy.UpstreamOptions{u}))
+			f(t, h, h.Proxy([]settings.ListenerOptions{l}, []settings.UpstreamOptions{u}))
 		})
 	}
 }
@@ -85,7 +87,7 @@ func TestStatus(t *testing.T) {
 // TestPhases: the time of a Call counts where the Call was.
 func TestPhases(t *testing.T) {
 	const long = 200 * time.Millisecond
-	eachUpstream(t, proxytest.Behaviour{}, func(l *proxy.ListenerOptions, u *proxy.UpstreamOptions) {
+	eachUpstream(t, proxytest.Behaviour{}, func(l *settings.ListenerOptions, u *settings.UpstreamOptions) {
 		l.MaxCalls = 2
 		u.Connections, u.Credits = 1, 1
 	}, func(t *testing.T, h *proxytest.Harness, p *proxy.Proxy) {
@@ -128,11 +130,11 @@ func TestStatusOfDeafLoop(t *testing.T) {
 	t.Parallel()
 	h := proxytest.NewHarness(t, budget)
 	server := h.TCPServer(proxytest.Behaviour{})
-	var us []proxy.UpstreamOptions
+	var us []settings.UpstreamOptions
 	for i := range 8 {
-		us = append(us, proxy.UpstreamOptions{Name: "storage" + strconv.Itoa(i), Endpoints: []string{server.Addr()}, Connections: 2})
+		us = append(us, settings.UpstreamOptions{Name: "storage" + strconv.Itoa(i), Endpoints: []string{server.Addr()}, Connections: 2})
 	}
-	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage0"}}, us)
+	p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage0"}}, us)
 	h.Eventually("all connections are there", func() bool {
 		return !slices.ContainsFunc(p.Status(status.Query{}).Upstreams, func(u status.Upstream) bool { return u.Usable < 2 })
 	})
@@ -149,8 +151,8 @@ func TestStatusOfDeafLoop(t *testing.T) {
 
 type shapes struct{ all chan string }
 
-func (shapes) Wants(*proxy.CallRecord) bool  { return true }
-func (s shapes) Observe(r *proxy.CallRecord) { s.all <- r.Shape }
+func (shapes) Wants(*observe.CallRecord) bool  { return true }
+func (s shapes) Observe(r *observe.CallRecord) { s.all <- r.Shape }
 
 // TestObservedShape: an Observer learns how a Call has travelled over RDMA.
 func TestObservedShape(t *testing.T) {
@@ -170,7 +172,7 @@ func TestObservedShape(t *testing.T) {
 
 // TestPauseCountsWhileItLasts: a client may not be read from for hours, and the metric says so meanwhile.
 func TestPauseCountsWhileItLasts(t *testing.T) {
-	eachUpstream(t, proxytest.Behaviour{}, func(l *proxy.ListenerOptions, _ *proxy.UpstreamOptions) {
+	eachUpstream(t, proxytest.Behaviour{}, func(l *settings.ListenerOptions, _ *settings.UpstreamOptions) {
 		l.MaxCalls = 1
 	}, func(t *testing.T, h *proxytest.Harness, p *proxy.Proxy) {
 		c := h.Client(p.Addr("nfs"))

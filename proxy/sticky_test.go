@@ -9,7 +9,8 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/reach"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 )
 
 // seenMkdirs is where the MKDIRs of a server came from, none of which is answered by itself.
@@ -53,8 +54,8 @@ func TestStickyGSS(t *testing.T) {
 	var seen seenMkdirs
 	h := proxytest.NewHarness(t, budget)
 	s := h.TCPServer(proxytest.Behaviour{InterceptTCP: seen.intercept})
-	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
-		[]proxy.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}, Connections: 2}})
+	p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
+		[]settings.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}, Connections: 2}})
 	h.Eventually("all are there", func() bool { return p.Status(status.Query{}).Upstreams[0].Usable == 2 })
 	a := h.Client(p.Addr("nfs"))
 	if _, err := a.Go(proxytest.GSSCall(proxytest.MkdirCall(77, "d"), 1, 1)); err != nil {
@@ -65,8 +66,8 @@ func TestStickyGSS(t *testing.T) {
 	if _, err := h.Client(p.Addr("nfs")).Go(proxytest.GSSCall(proxytest.MkdirCall(77, "d"), 2, 1)); err != nil {
 		t.Fatal(err)
 	}
-	h.Eventually("the next one waits, or is there", func() bool {
-		return p.Status(status.Query{}).Upstreams[0].Credits.Waiting == 1 || len(seen.ports()) == 2
+	h.Eventually("the next one waits for its XID, or is there", func() bool {
+		return metric(h, "upstream_xid_collisions_total") > 0 || len(seen.ports()) == 2
 	})
 	check(t, h.Client(p.Addr("nfs")), proxytest.GetattrCall(1))
 	if len(seen.ports()) == 1 {
@@ -84,8 +85,11 @@ func TestStickySlow(t *testing.T) {
 	var seen seenMkdirs
 	h := proxytest.NewHarness(t, budget)
 	s := h.TCPServer(proxytest.Behaviour{InterceptTCP: seen.intercept})
-	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
-		[]proxy.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}, Connections: 1, CallTimeout: time.Second, ProbeInterval: -1}})
+	p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
+		[]settings.UpstreamOptions{{
+			Name: "storage", Endpoints: []string{s.Addr()}, Connections: 1, CallTimeout: time.Second, ProbeInterval: -1,
+			Source: reach.Source{Address: ownHost()},
+		}})
 	a, other := h.Client(p.Addr("nfs")), h.Client(p.Addr("nfs"))
 	ch, err := a.Go(proxytest.MkdirCall(77, "d"))
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 )
 
@@ -51,20 +51,20 @@ func answerAll(t *testing.T, addr string, message func(xid uint32) []byte) {
 // answered in the time of proxytest.CallTimeout: the deadline of those that hang is later. TestStuckCalls in package pool
 // looks at how soon others are answered.
 //
-// The hosts of Calls that hang are fewer than three quarters of the credits. Each gets one for its first Call
-// while more than an eighth is free, and Calls on trial may hold an eighth: more hosts would leave none for others.
+// The hosts of Calls that hang are fewer than seven eighths of the credits: more, each with its first Call, would leave
+// none for others that are new.
 func TestCallsThatHang(t *testing.T) {
 	var all sync.WaitGroup
 	defer all.Wait()
 	for _, tt := range []struct {
 		clients, calls int
 		slowStart      int
-	}{{1, 256, 1 << 10}, {90, 4, 1 << 10}, {1, 16, 16}, {16, 1, 16}} {
+	}{{1, 256, 1 << 10}, {100, 4, 1 << 10}, {1, 16, 16}, {16, 1, 16}} {
 		for _, rdma := range []bool{false, true} {
 			for _, minor1 := range []bool{false, true} {
 				atOnce(t, &all, fmt.Sprintf("%d clients of %d Calls, slow start %d, rdma %v, NFSv4.1 %v", tt.clients, tt.calls, tt.slowStart, rdma, minor1), func(t *testing.T) {
 					h := proxytest.NewHarness(t, budget)
-					uo := proxy.UpstreamOptions{Name: "storage", RDMA: rdma, Connections: 4, Credits: 32, SlowStart: tt.slowStart, CallTimeout: 5 * proxytest.CallTimeout}
+					uo := settings.UpstreamOptions{Name: "storage", RDMA: rdma, Connections: 4, Credits: 32, SlowStart: tt.slowStart, CallTimeout: 5 * proxytest.CallTimeout}
 					hosts := tt.clients
 					hung, message := func(xid uint32) []byte { return proxytest.ReadCall(xid, 0, 100) }, proxytest.GetattrCall
 					if minor1 {
@@ -80,7 +80,7 @@ func TestCallsThatHang(t *testing.T) {
 					} else {
 						uo.Endpoints = []string{h.TCPServer(proxytest.Behaviour{Intercept: hangs}).Addr()}
 					}
-					p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}, []proxy.UpstreamOptions{uo})
+					p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}, []settings.UpstreamOptions{uo})
 					var hanging []<-chan []byte
 					for i := range hosts {
 						c, err := proxytest.DialClientFrom(net.IPv4(127, 0, 9, byte(1+i)), p.Addr("nfs"))
@@ -108,6 +108,59 @@ func TestCallsThatHang(t *testing.T) {
 					}
 				})
 			}
+		}
+	}
+}
+
+// TestCallsThatHangBehindTwoBridges: what TestCallsThatHang says holds for the clients of a bridge whose upstream is
+// another bridge, for which they are all one host, when the Calls that hang are the very first. Replies carry the grants
+// of the far bridge, so it must raise them although little comes back.
+func TestCallsThatHangBehindTwoBridges(t *testing.T) {
+	var all sync.WaitGroup
+	defer all.Wait()
+	for _, tt := range []struct{ clients, calls int }{{1, 16}, {16, 1}, {24, 2}} {
+		for _, rdma := range []bool{false, true} {
+			atOnce(t, &all, fmt.Sprintf("%d clients of %d Calls, over RDMA %v", tt.clients, tt.calls, rdma), func(t *testing.T) {
+				h := proxytest.NewHarness(t, budget)
+				storage := settings.UpstreamOptions{
+					Name: "storage", Endpoints: []string{h.TCPServer(proxytest.Behaviour{Intercept: hangs}).Addr()},
+					Connections: 4, Credits: 32, SlowStart: 16, CallTimeout: 5 * proxytest.CallTimeout,
+				}
+				between := settings.ListenerOptions{Name: "between", Address: "127.0.0.1:0", Upstream: "storage"}
+				far := settings.UpstreamOptions{Name: "far", Connections: 4, Credits: 32, SlowStart: 16, CallTimeout: 5 * proxytest.CallTimeout}
+				if rdma {
+					provider := fabrictest.NewLoopback()
+					between.RDMA, between.Provider, between.Address = true, provider, "far"
+					far.RDMA, far.Provider = true, provider
+				}
+				b := proxytest.NewHarness(t, budget).Proxy([]settings.ListenerOptions{between}, []settings.UpstreamOptions{storage})
+				far.Endpoints = []string{b.Addr("between")}
+				p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "far"}}, []settings.UpstreamOptions{far})
+				var hanging []<-chan []byte
+				for i := range tt.clients {
+					c, err := proxytest.DialClientFrom(net.IPv4(127, 0, 9, byte(1+i)), p.Addr("nfs"))
+					if err != nil {
+						t.Fatal(err)
+					}
+					t.Cleanup(func() { c.Close() })
+					for j := range tt.calls {
+						ch, err := c.Go(proxytest.ReadCall(uint32(i<<10+j+1), 0, 100))
+						if err != nil {
+							t.Fatal(err)
+						}
+						hanging = append(hanging, ch)
+					}
+				}
+				h.Eventually("the Calls have come", func() bool { return b.Status(status.Query{}).Upstreams[0].Credits.Used > 0 })
+				answerAll(t, p.Addr("nfs"), proxytest.GetattrCall)
+				for _, ch := range hanging {
+					select {
+					case <-ch:
+						t.Fatal("a Call that hangs has ended: others may have waited for it")
+					default:
+					}
+				}
+			})
 		}
 	}
 }

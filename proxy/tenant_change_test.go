@@ -7,7 +7,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/admit"
 )
 
 // answeredSoon checks that all Calls are answered within the patience of tests.
@@ -29,29 +29,29 @@ func answeredSoon(t *testing.T, what string, replies []<-chan []byte) {
 // TestTenantReloadInDebt: a client that waits because of its tenant's rate, and belongs to another tenant or to none
 // after a reload, waits for the old rate no more, and for that of its new tenant from then on.
 func TestTenantReloadInDebt(t *testing.T) {
-	slow := proxy.Rate{Octets: 100} // a READ of 64 KiB takes eleven minutes
+	slow := admit.Rate{Octets: 100} // a READ of 64 KiB takes eleven minutes
 	greedy := []netip.Prefix{netip.MustParsePrefix("127.0.1.0/29")}
-	for limit, limits := range map[string]proxy.TenantOptions{
-		"total_rate":   {Total: proxy.TenantLimits{Rate: slow}},
-		"address_rate": {Address: proxy.TenantLimits{Rate: slow}},
+	for limit, limits := range map[string]admit.TenantOptions{
+		"total_rate":   {Total: admit.TenantLimits{Rate: slow}},
+		"address_rate": {Address: admit.TenantLimits{Rate: slow}},
 	} {
-		tenant := func(name string, clients []netip.Prefix) proxy.TenantOptions {
+		tenant := func(name string, clients []netip.Prefix) admit.TenantOptions {
 			o := limits
 			o.Name, o.Clients = name, clients
 			return o
 		}
-		changed := proxy.TenantOptions{Name: "greedy", Clients: greedy, Total: proxy.TenantLimits{Rate: proxy.Rate{Octets: 1000}}}
-		for name, next := range map[string][]proxy.TenantOptions{
+		changed := admit.TenantOptions{Name: "greedy", Clients: greedy, Total: admit.TenantLimits{Rate: admit.Rate{Octets: 1000}}}
+		for name, next := range map[string][]admit.TenantOptions{
 			"removed": nil,
 			"renamed": {tenant("new", greedy)},
 			"moved":   {tenant("new", []netip.Prefix{netip.MustParsePrefix("127.0.1.1/32")}), tenant("greedy", greedy)},
 			"changed": {changed},
 		} {
 			t.Run(limit+" "+name, func(t *testing.T) {
-				eachTenantBench(t, proxy.TenantOptions{}, proxy.TenantOptions{}, func(t *testing.T, x *tenantBench) {
+				eachTenantBench(t, admit.TenantOptions{}, admit.TenantOptions{}, func(t *testing.T, x *tenantBench) {
 					x.release()
 					c, other := x.client(1), x.client(2)
-					x.set(limits, proxy.TenantOptions{})
+					x.set(limits, admit.TenantOptions{})
 					answeredSoon(t, "a READ", x.read(c, 10, 1, 64<<10))
 					replies := x.read(c, 11, 1, 100)
 					x.Eventually("the client waits", func() bool { return x.tenant("greedy").Waiting[limit] == 1 })
@@ -60,7 +60,7 @@ func TestTenantReloadInDebt(t *testing.T) {
 						x.read(other, 11, 1, 100)
 						x.Eventually("both wait", func() bool { return x.tenant("greedy").Waiting[limit] == 2 })
 					}
-					set := func(all []proxy.TenantOptions) {
+					set := func(all []admit.TenantOptions) {
 						t.Helper()
 						if err := x.p.SetTenants(all); err != nil {
 							t.Fatal(err)

@@ -16,6 +16,8 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/admit"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
 )
@@ -40,7 +42,7 @@ type tenantClient interface {
 }
 
 // eachTenantBench calls f with a bench for each transport.
-func eachTenantBench(t *testing.T, greedy, modest proxy.TenantOptions, f func(t *testing.T, x *tenantBench)) {
+func eachTenantBench(t *testing.T, greedy, modest admit.TenantOptions, f func(t *testing.T, x *tenantBench)) {
 	for name, rdma := range map[string]bool{"tcp": false, "rdma": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -64,12 +66,12 @@ func eachTenantBench(t *testing.T, greedy, modest proxy.TenantOptions, f func(t 
 				}()
 				return nil, true
 			}})
-			l := proxy.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "tcp"}
+			l := settings.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "tcp"}
 			if rdma {
 				l.RDMA, l.Provider = true, proxytest.IWARP(iwarp.Options{})
 				x.loop = h.Engine.Loops()[0]
 			}
-			x.p = h.Proxy([]proxy.ListenerOptions{l}, []proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}, SlowStart: 1024, Share: 100}})
+			x.p = h.Proxy([]settings.ListenerOptions{l}, []settings.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}, SlowStart: 1024, Share: 100}})
 			x.set(greedy, modest)
 			f(t, x)
 		})
@@ -77,11 +79,11 @@ func eachTenantBench(t *testing.T, greedy, modest proxy.TenantOptions, f func(t 
 }
 
 // set puts the tenants in force.
-func (x *tenantBench) set(greedy, modest proxy.TenantOptions) {
+func (x *tenantBench) set(greedy, modest admit.TenantOptions) {
 	x.T.Helper()
 	greedy.Name, greedy.Clients = "greedy", []netip.Prefix{netip.MustParsePrefix("127.0.1.0/29")}
 	modest.Name, modest.Clients = "modest", []netip.Prefix{netip.MustParsePrefix("127.0.1.8/29")}
-	if err := x.p.SetTenants([]proxy.TenantOptions{greedy, modest}); err != nil {
+	if err := x.p.SetTenants([]admit.TenantOptions{greedy, modest}); err != nil {
 		x.T.Fatal(err)
 	}
 }
@@ -190,13 +192,13 @@ const loopsOver = 1
 // TestTenantCalls: a tenant has as many Calls under way as it may, and its other Calls wait. Another tenant
 // does not notice.
 func TestTenantCalls(t *testing.T) {
-	for name, o := range map[string]proxy.TenantOptions{
-		"total":   {Total: proxy.TenantLimits{Calls: 4}},
-		"address": {Address: proxy.TenantLimits{Calls: 2}},
-		"both":    {Total: proxy.TenantLimits{Calls: 4}, Address: proxy.TenantLimits{Calls: 2}},
+	for name, o := range map[string]admit.TenantOptions{
+		"total":   {Total: admit.TenantLimits{Calls: 4}},
+		"address": {Address: admit.TenantLimits{Calls: 2}},
+		"both":    {Total: admit.TenantLimits{Calls: 4}, Address: admit.TenantLimits{Calls: 2}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			eachTenantBench(t, o, proxy.TenantOptions{}, func(t *testing.T, x *tenantBench) {
+			eachTenantBench(t, o, admit.TenantOptions{}, func(t *testing.T, x *tenantBench) {
 				var replies []<-chan []byte
 				for i, c := range x.clients(1, 2, 1, 2) {
 					replies = append(replies, x.read(c, uint32(i)<<16+10, 8, 100)...)
@@ -225,8 +227,8 @@ func TestTenantCalls(t *testing.T) {
 
 // TestTenantMemory: the expected Replies count for the memory of a tenant before they come.
 func TestTenantMemory(t *testing.T) {
-	o := proxy.TenantOptions{Total: proxy.TenantLimits{Memory: 4 << 20}, Address: proxy.TenantLimits{Memory: 2 << 20}}
-	eachTenantBench(t, o, proxy.TenantOptions{}, func(t *testing.T, x *tenantBench) {
+	o := admit.TenantOptions{Total: admit.TenantLimits{Memory: 4 << 20}, Address: admit.TenantLimits{Memory: 2 << 20}}
+	eachTenantBench(t, o, admit.TenantOptions{}, func(t *testing.T, x *tenantBench) {
 		var replies []<-chan []byte
 		for i, c := range x.clients(1, 2, 3) {
 			replies = append(replies, x.read(c, uint32(i)<<16+10, 6, 1<<20)...)
@@ -254,9 +256,9 @@ func TestTenantIncompleteCalls(t *testing.T) {
 	const clients, long, begun = 40, 1 << 20, 48 << 10
 	h := proxytest.NewHarness(t, budget)
 	s := h.TCPServer(proxytest.Behaviour{})
-	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "tcp"}}, []proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}, SlowStart: 1024}})
+	p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "tcp"}}, []settings.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}, SlowStart: 1024}})
 	x := &tenantBench{Harness: h, p: p}
-	x.set(proxy.TenantOptions{Total: proxy.TenantLimits{Memory: 4 << 20}}, proxy.TenantOptions{})
+	x.set(admit.TenantOptions{Total: admit.TenantLimits{Memory: 4 << 20}}, admit.TenantOptions{})
 	var cs []*proxytest.Client
 	var calls [][]byte
 	for i := range clients {
@@ -293,7 +295,7 @@ func TestTenantIncompleteCalls(t *testing.T) {
 
 // TestTenantConnections: connections beyond the limits of a tenant are refused, and those of another are not.
 func TestTenantConnections(t *testing.T) {
-	eachTenantBench(t, proxy.TenantOptions{Total: proxy.TenantLimits{Connections: 3}, Address: proxy.TenantLimits{Connections: 2}}, proxy.TenantOptions{}, func(t *testing.T, x *tenantBench) {
+	eachTenantBench(t, admit.TenantOptions{Total: admit.TenantLimits{Connections: 3}, Address: admit.TenantLimits{Connections: 2}}, admit.TenantOptions{}, func(t *testing.T, x *tenantBench) {
 		var in []tenantClient
 		for _, i := range []byte{1, 1, 1, 2, 2} {
 			c, err := x.dial(i)
@@ -326,13 +328,13 @@ func TestTenantArrivals(t *testing.T) {
 	const storm = 60
 	for _, tt := range []struct {
 		name, reason, ofTenant string
-		greedy                 proxy.TenantOptions
+		greedy                 admit.TenantOptions
 	}{
-		{"address", "tenant_connection_rate_per_address", "rate_per_address", proxy.TenantOptions{Address: proxy.TenantLimits{ConnectionsRate: 5}}},
-		{"total", "tenant_connection_rate", "rate", proxy.TenantOptions{Total: proxy.TenantLimits{ConnectionsRate: 5}}},
+		{"address", "tenant_connection_rate_per_address", "rate_per_address", admit.TenantOptions{Address: admit.TenantLimits{ConnectionsRate: 5}}},
+		{"total", "tenant_connection_rate", "rate", admit.TenantOptions{Total: admit.TenantLimits{ConnectionsRate: 5}}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			eachTenantBench(t, tt.greedy, proxy.TenantOptions{}, func(t *testing.T, x *tenantBench) {
+			eachTenantBench(t, tt.greedy, admit.TenantOptions{}, func(t *testing.T, x *tenantBench) {
 				began := time.Now()
 				for range storm {
 					_, _ = x.dial(1)
@@ -353,13 +355,13 @@ func TestTenantArrivals(t *testing.T) {
 
 // TestTenantRate: a tenant over its rate is not read from for a while, and another is. No Call is lost.
 func TestTenantRate(t *testing.T) {
-	for name, o := range map[string]proxy.TenantOptions{
-		"total":   {Total: proxy.TenantLimits{Rate: proxy.Rate{Calls: 100}}},
-		"address": {Address: proxy.TenantLimits{Rate: proxy.Rate{Calls: 100}}},
-		"octets":  {Total: proxy.TenantLimits{Rate: proxy.Rate{Octets: 256 << 10}}},
+	for name, o := range map[string]admit.TenantOptions{
+		"total":   {Total: admit.TenantLimits{Rate: admit.Rate{Calls: 100}}},
+		"address": {Address: admit.TenantLimits{Rate: admit.Rate{Calls: 100}}},
+		"octets":  {Total: admit.TenantLimits{Rate: admit.Rate{Octets: 256 << 10}}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			eachTenantBench(t, o, proxy.TenantOptions{}, func(t *testing.T, x *tenantBench) {
+			eachTenantBench(t, o, admit.TenantOptions{}, func(t *testing.T, x *tenantBench) {
 				x.release()
 				c := x.client(1)
 				x.answered(x.read(c, 10, 30, 4096))
@@ -380,7 +382,7 @@ func TestTenantRate(t *testing.T) {
 
 // TestTenantReload: clients that are connected follow the tenants in force.
 func TestTenantReload(t *testing.T) {
-	eachTenantBench(t, proxy.TenantOptions{Total: proxy.TenantLimits{Calls: 2}}, proxy.TenantOptions{}, func(t *testing.T, x *tenantBench) {
+	eachTenantBench(t, admit.TenantOptions{Total: admit.TenantLimits{Calls: 2}}, admit.TenantOptions{}, func(t *testing.T, x *tenantBench) {
 		c := x.client(1)
 		replies := x.read(c, 10, 8, 100) // the credits of an RDMA client
 		wait := func(what string, n int64, f func() bool) {
@@ -391,15 +393,15 @@ func TestTenantReload(t *testing.T) {
 			return func() bool { return x.tenant("greedy").InFlight == calls }
 		}
 		wait("two Calls are under way", 2, greedy(2))
-		x.set(proxy.TenantOptions{Total: proxy.TenantLimits{Calls: 5}}, proxy.TenantOptions{})
+		x.set(admit.TenantOptions{Total: admit.TenantLimits{Calls: 5}}, admit.TenantOptions{})
 		wait("five are, after the limit is raised", 5, greedy(5))
-		x.set(proxy.TenantOptions{Total: proxy.TenantLimits{Calls: 1, Connections: 1}}, proxy.TenantOptions{})
+		x.set(admit.TenantOptions{Total: admit.TenantLimits{Calls: 1, Connections: 1}}, admit.TenantOptions{})
 		wait("they stay when it is lowered", 5, greedy(5))
 
 		// The client's address moves to another tenant, which has a limit of its own.
-		err := x.p.SetTenants([]proxy.TenantOptions{
-			{Name: "new", Clients: []netip.Prefix{netip.MustParsePrefix("127.0.1.1/32")}, Total: proxy.TenantLimits{Calls: 7}},
-			{Name: "greedy", Clients: []netip.Prefix{netip.MustParsePrefix("127.0.1.0/29")}, Total: proxy.TenantLimits{Calls: 1}},
+		err := x.p.SetTenants([]admit.TenantOptions{
+			{Name: "new", Clients: []netip.Prefix{netip.MustParsePrefix("127.0.1.1/32")}, Total: admit.TenantLimits{Calls: 7}},
+			{Name: "greedy", Clients: []netip.Prefix{netip.MustParsePrefix("127.0.1.0/29")}, Total: admit.TenantLimits{Calls: 1}},
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -418,7 +420,7 @@ func TestTenantReload(t *testing.T) {
 		if n := metric(x.Harness, "tenant_"); n != 0 {
 			t.Errorf("the series of tenants that are gone add up to %d", n)
 		}
-		x.set(proxy.TenantOptions{Total: proxy.TenantLimits{Calls: 3}}, proxy.TenantOptions{})
+		x.set(admit.TenantOptions{Total: admit.TenantLimits{Calls: 3}}, admit.TenantOptions{})
 		x.release()
 		x.answered(replies)
 		x.Eventually("nothing is under way", func() bool {
@@ -436,7 +438,7 @@ func TestTenantReload(t *testing.T) {
 // TestTenantClientsThatGo: clients that end while they wait, or while their Calls are under way, leave nothing
 // behind, and those that wait behind them go on.
 func TestTenantClientsThatGo(t *testing.T) {
-	eachTenantBench(t, proxy.TenantOptions{Total: proxy.TenantLimits{Calls: 3}, Address: proxy.TenantLimits{Calls: 2}}, proxy.TenantOptions{}, func(t *testing.T, x *tenantBench) {
+	eachTenantBench(t, admit.TenantOptions{Total: admit.TenantLimits{Calls: 3}, Address: admit.TenantLimits{Calls: 2}}, admit.TenantOptions{}, func(t *testing.T, x *tenantBench) {
 		going := x.clients(1, 2, 3, 1, 2, 3)
 		for i, c := range going {
 			x.read(c, uint32(i)<<16+10, 4, 100)
@@ -474,8 +476,8 @@ func TestListenerArrivals(t *testing.T) {
 	const storm = 40
 	h := proxytest.NewHarness(t, budget)
 	s := h.TCPServer(proxytest.Behaviour{})
-	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "tcp", ConnectionsRate: 20, ClientConnectionsRate: 5}},
-		[]proxy.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}}})
+	p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "tcp", ConnectionsRate: 20, ClientConnectionsRate: 5}},
+		[]settings.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}}})
 	began := time.Now()
 	for range storm {
 		_, _ = from(t, p.Addr("nfs"), 1)

@@ -14,7 +14,8 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/tlstest"
 	"github.com/rdmabridge/rdmabridge/internal/tlsconf"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/reach"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
@@ -58,22 +59,22 @@ func (x *security) renew(name string, ca *tlstest.CA, s tlstest.Subject) *tlstes
 	return p
 }
 
-func (x *security) listener(required bool) *proxy.ListenerTLS {
+func (x *security) listener(required bool) *settings.ListenerTLS {
 	x.t.Helper()
 	s, err := tlsconf.NewServer(x.server)
 	if err != nil {
 		x.t.Fatal(err)
 	}
-	return &proxy.ListenerTLS{Required: required, Server: s}
+	return &settings.ListenerTLS{Required: required, Server: s}
 }
 
-func (x *security) upstream(required bool) *proxy.UpstreamTLS {
+func (x *security) upstream(required bool) *reach.TLS {
 	x.t.Helper()
 	c, err := tlsconf.NewClient(x.client)
 	if err != nil {
 		x.t.Fatal(err)
 	}
-	return &proxy.UpstreamTLS{Required: required, Client: c}
+	return &reach.TLS{Required: required, Client: c}
 }
 
 // user is the configuration of a client that trusts the listener and has the certificate p, or none if p is

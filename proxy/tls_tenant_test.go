@@ -10,6 +10,8 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/admit"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 )
 
 // A namedBench is a listener on which clients may have TLS. The tenant gold has those with the certificate
@@ -23,7 +25,7 @@ type namedBench struct {
 	release func()
 }
 
-func newNamedBench(t *testing.T, others proxy.TenantOptions) *namedBench {
+func newNamedBench(t *testing.T, others admit.TenantOptions) *namedBench {
 	t.Helper()
 	x := &namedBench{security: newSecurity(t)}
 	x.Harness, _ = logged(t)
@@ -31,23 +33,23 @@ func newNamedBench(t *testing.T, others proxy.TenantOptions) *namedBench {
 	b, x.held, x.release = holding(t, func(c *oncrpc.Call) bool { return c.Procedure == procRead })
 	s := x.TCPServer(b)
 	x.server = s
-	x.p = x.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s", TLS: x.listener(false)}},
-		[]proxy.UpstreamOptions{{Name: "s", Endpoints: []string{s.Addr()}, SlowStart: 1024}})
+	x.p = x.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s", TLS: x.listener(false)}},
+		[]settings.UpstreamOptions{{Name: "s", Endpoints: []string{s.Addr()}, SlowStart: 1024}})
 	x.set(x.gold(), x.others(others))
 	return x
 }
 
-func (x *namedBench) gold() proxy.TenantOptions {
-	return proxy.TenantOptions{Name: "gold", Names: patterns(x.t, "gold.example.com")}
+func (x *namedBench) gold() admit.TenantOptions {
+	return admit.TenantOptions{Name: "gold", Names: patterns(x.t, "gold.example.com")}
 }
 
-func (x *namedBench) others(o proxy.TenantOptions) proxy.TenantOptions {
+func (x *namedBench) others(o admit.TenantOptions) admit.TenantOptions {
 	o.Name, o.Clients = "others", []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 	return o
 }
 
 // set puts the tenants in force.
-func (x *namedBench) set(all ...proxy.TenantOptions) {
+func (x *namedBench) set(all ...admit.TenantOptions) {
 	x.t.Helper()
 	if err := x.p.SetTenants(all); err != nil {
 		x.t.Fatal(err)
@@ -80,21 +82,21 @@ func (x *namedBench) secure(name string) (*proxytest.Client, error) {
 // TestTLSTenantsApart: a client that belongs to a tenant by its certificate begins TLS and is served, whatever limit the
 // tenant of its network has reached. That tenant counts nothing of it.
 func TestTLSTenantsApart(t *testing.T) {
-	slow, one := proxy.Rate{Octets: 100}, proxy.TenantLimits{Calls: 1}
+	slow, one := admit.Rate{Octets: 100}, admit.TenantLimits{Calls: 1}
 	for name, tt := range map[string]struct {
-		limits  proxy.TenantOptions
+		limits  admit.TenantOptions
 		waiting string // the limit for which a client of others waits; "" if it refuses connections
 		hold    bool   // it waits because of a READ that the server holds
 	}{
-		"total rate":              {proxy.TenantOptions{Total: proxy.TenantLimits{Rate: slow}}, "total_rate", false},
-		"address rate":            {proxy.TenantOptions{Address: proxy.TenantLimits{Rate: slow}}, "address_rate", false},
-		"total":                   {proxy.TenantOptions{Total: one}, "total", true},
-		"address":                 {proxy.TenantOptions{Address: one}, "address", true},
-		"connections":             {proxy.TenantOptions{Total: proxy.TenantLimits{Connections: 1}}, "", false},
-		"connections per address": {proxy.TenantOptions{Address: proxy.TenantLimits{Connections: 1}}, "", false},
-		"new connections":         {proxy.TenantOptions{Total: proxy.TenantLimits{ConnectionsRate: 1}}, "", false},
+		"total rate":              {admit.TenantOptions{Total: admit.TenantLimits{Rate: slow}}, "total_rate", false},
+		"address rate":            {admit.TenantOptions{Address: admit.TenantLimits{Rate: slow}}, "address_rate", false},
+		"total":                   {admit.TenantOptions{Total: one}, "total", true},
+		"address":                 {admit.TenantOptions{Address: one}, "address", true},
+		"connections":             {admit.TenantOptions{Total: admit.TenantLimits{Connections: 1}}, "", false},
+		"connections per address": {admit.TenantOptions{Address: admit.TenantLimits{Connections: 1}}, "", false},
+		"new connections":         {admit.TenantOptions{Total: admit.TenantLimits{ConnectionsRate: 1}}, "", false},
 		"new connections per address": {
-			proxy.TenantOptions{Address: proxy.TenantLimits{ConnectionsRate: 1}}, "", false,
+			admit.TenantOptions{Address: admit.TenantLimits{ConnectionsRate: 1}}, "", false,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -145,7 +147,7 @@ func TestTLSTenantOfSilence(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			x := newNamedBench(t, proxy.TenantOptions{Total: proxy.TenantLimits{Connections: 1, Memory: 4 << 20}})
+			x := newNamedBench(t, admit.TenantOptions{Total: admit.TenantLimits{Connections: 1, Memory: 4 << 20}})
 			in, out := rawClient(t, x.p.Addr("nfs")), rawClient(t, x.p.Addr("nfs"))
 			x.Eventually("both are connected", func() bool { return x.p.Status(status.Query{}).Listeners[0].Clients == 2 })
 			if d := x.tenant("others"); d.Clients != 0 || len(d.Refused) != 0 {
@@ -178,14 +180,14 @@ func TestTLSTenantOfSilence(t *testing.T) {
 // its certificate to decide.
 func TestTLSTenantReload(t *testing.T) {
 	t.Parallel()
-	x := newNamedBench(t, proxy.TenantOptions{})
+	x := newNamedBench(t, admit.TenantOptions{})
 	nc := rawClient(t, x.p.Addr("nfs"))
 	x.Eventually("it is connected", func() bool { return x.p.Status(status.Query{}).Listeners[0].Clients == 1 })
-	x.set(x.gold(), x.others(proxy.TenantOptions{Total: proxy.TenantLimits{Calls: 9}}))
+	x.set(x.gold(), x.others(admit.TenantOptions{Total: admit.TenantLimits{Calls: 9}}))
 	if d := x.tenant("others"); d.Clients != 0 {
 		t.Errorf("after a reload that changes a limit: %+v", d)
 	}
-	x.set(x.others(proxy.TenantOptions{}), x.gold())
+	x.set(x.others(admit.TenantOptions{}), x.gold())
 	x.Eventually("the network decides", func() bool { return x.tenant("others").Clients == 1 })
 	write(t, nc, testkit.Record(probeCall(7)))
 	wantSecure(t, nc, 7, x.user(x.issue("gold")))

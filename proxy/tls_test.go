@@ -23,6 +23,8 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit/tlstest"
 	"github.com/rdmabridge/rdmabridge/internal/tlsconf"
 	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/admit"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
 )
 
@@ -39,8 +41,8 @@ func TestTLSModes(t *testing.T) {
 			x := newSecurity(t)
 			h, logs := logged(t)
 			s := h.TCPServer(proxytest.Behaviour{})
-			p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s", TLS: x.listener(required)}},
-				[]proxy.UpstreamOptions{{Name: "s", Endpoints: []string{s.Addr()}}})
+			p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s", TLS: x.listener(required)}},
+				[]settings.UpstreamOptions{{Name: "s", Endpoints: []string{s.Addr()}}})
 
 			plain := h.Client(p.Addr("nfs"))
 			for xid, m := range map[uint32][]byte{1: proxytest.GetattrCall(1), 2: proxytest.CallHeader(nil, 2, oncrpc.ProgramMount, 3, 0), 3: proxytest.CallHeader(nil, 3, 99, 1, 0)} {
@@ -111,8 +113,8 @@ func TestTLSProbes(t *testing.T) {
 	x := newSecurity(t)
 	h, logs := logged(t)
 	s := h.TCPServer(proxytest.Behaviour{})
-	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s", TLS: x.listener(false)}},
-		[]proxy.UpstreamOptions{{Name: "s", Endpoints: []string{s.Addr()}}})
+	p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s", TLS: x.listener(false)}},
+		[]settings.UpstreamOptions{{Name: "s", Endpoints: []string{s.Addr()}}})
 	for name, change := range map[string]func(m []byte) []byte{
 		"procedure":   func(m []byte) []byte { m[23] = 1; return m },
 		"credential":  func(m []byte) []byte { m[31] = 4; return append(m[:32:32], append(make([]byte, 4), m[32:]...)...) },
@@ -170,8 +172,8 @@ func TestTLSClientCertificates(t *testing.T) {
 	revoked := x.issue("revoked")
 	x.server.CRL = x.write("users.crl", x.users.CRL(t, revoked))
 	x.server.Names = []string{"*.example.com"}
-	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s", TLS: x.listener(true)}},
-		[]proxy.UpstreamOptions{{Name: "s", Endpoints: []string{s.Addr()}}})
+	p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s", TLS: x.listener(true)}},
+		[]settings.UpstreamOptions{{Name: "s", Endpoints: []string{s.Addr()}}})
 	stranger := tlstest.NewCA(t, "strangers")
 	hour := time.Hour
 	for _, tt := range []struct {
@@ -223,10 +225,10 @@ func TestTLSTenants(t *testing.T) {
 	x := newSecurity(t)
 	h, _ := logged(t)
 	s := h.TCPServer(proxytest.Behaviour{})
-	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s", TLS: x.listener(true)}},
-		[]proxy.UpstreamOptions{{Name: "s", Endpoints: []string{s.Addr()}}})
-	if err := p.SetTenants([]proxy.TenantOptions{
-		{Name: "named", Names: patterns(t, "named.example.com"), Total: proxy.TenantLimits{Connections: 1, Calls: 8}},
+	p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s", TLS: x.listener(true)}},
+		[]settings.UpstreamOptions{{Name: "s", Endpoints: []string{s.Addr()}}})
+	if err := p.SetTenants([]admit.TenantOptions{
+		{Name: "named", Names: patterns(t, "named.example.com"), Total: admit.TenantLimits{Connections: 1, Calls: 8}},
 		{Name: "rest", Clients: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}},
 	}); err != nil {
 		t.Fatal(err)
@@ -280,8 +282,8 @@ func TestTLSResumption(t *testing.T) {
 	x := newSecurity(t)
 	h := proxytest.NewHarness(t, budget)
 	s := h.TCPServer(proxytest.Behaviour{})
-	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s", TLS: x.listener(true)}},
-		[]proxy.UpstreamOptions{{Name: "s", Endpoints: []string{s.Addr()}}})
+	p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s", TLS: x.listener(true)}},
+		[]settings.UpstreamOptions{{Name: "s", Endpoints: []string{s.Addr()}}})
 	user := x.user(x.issue("user"))
 	user.ClientSessionCache = tls.NewLRUClientSessionCache(1)
 	connect := func() bool {
@@ -314,8 +316,8 @@ func TestTLSClosedEarly(t *testing.T) {
 	x := newSecurity(t)
 	h := proxytest.NewHarness(t, budget)
 	s := h.TCPServer(proxytest.Behaviour{Delay: 300 * time.Millisecond})
-	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s", TLS: x.listener(true)}},
-		[]proxy.UpstreamOptions{{Name: "s", Endpoints: []string{s.Addr()}}})
+	p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s", TLS: x.listener(true)}},
+		[]settings.UpstreamOptions{{Name: "s", Endpoints: []string{s.Addr()}}})
 	c := h.SecureClient(p.Addr("nfs"), x.user(x.issue("user")))
 	if _, err := c.Go(proxytest.GetattrCall(1)); err != nil {
 		t.Fatal(err)
@@ -340,8 +342,8 @@ func TestTLSRotation(t *testing.T) {
 	s := h.TCPServer(proxytest.Behaviour{})
 	storage := x.storage(x.servers.Issue(t, tlstest.Subject{Names: []string{"127.0.0.1"}}))
 	front := h.TLSFront(s.Addr(), func() *tls.Config { return storage })
-	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s", TLS: x.listener(true)}},
-		[]proxy.UpstreamOptions{{Name: "s", Endpoints: []string{front.Addr()}, TLS: x.upstream(true)}})
+	p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s", TLS: x.listener(true)}},
+		[]settings.UpstreamOptions{{Name: "s", Endpoints: []string{front.Addr()}, TLS: x.upstream(true)}})
 	user := x.user(x.issue("user"))
 	var stop atomic.Bool
 	var wg sync.WaitGroup
@@ -443,8 +445,8 @@ func TestTLSTimes(t *testing.T) {
 	h, _ := logged(t)
 	storage := x.storage(x.servers.Issue(t, tlstest.Subject{Names: []string{"127.0.0.1"}}))
 	front := h.TLSFront(h.TCPServer(proxytest.Behaviour{}).Addr(), func() *tls.Config { return storage })
-	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s", TLS: x.listener(true)}},
-		[]proxy.UpstreamOptions{{Name: "s", Endpoints: []string{front.Addr()}, TLS: x.upstream(true)}})
+	p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s", TLS: x.listener(true)}},
+		[]settings.UpstreamOptions{{Name: "s", Endpoints: []string{front.Addr()}, TLS: x.upstream(true)}})
 	look := func(of, ca string, f *status.TLSFiles) {
 		t.Helper()
 		for series, want := range map[string]time.Time{
@@ -496,8 +498,8 @@ func TestTLSRevocation(t *testing.T) {
 	other := tlstest.NewCA(t, "others")
 	x.write("users.pem", x.users.PEM(), other.PEM())
 	x.server.CRL = x.write("users.crl", x.users.CRL(t))
-	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s", TLS: x.listener(true)}},
-		[]proxy.UpstreamOptions{{Name: "s", Endpoints: []string{s.Addr()}}})
+	p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s", TLS: x.listener(true)}},
+		[]settings.UpstreamOptions{{Name: "s", Endpoints: []string{s.Addr()}}})
 	stays, leaves := x.issue("stays"), x.issue("leaves")
 	alien := other.Issue(t, tlstest.Subject{Name: "alien", Names: []string{"alien.example.com"}})
 	clients := make(map[*tlstest.Pair]*proxytest.Client)
@@ -547,13 +549,13 @@ func TestTLSReconfigure(t *testing.T) {
 	x := newSecurity(t)
 	h := proxytest.NewHarness(t, budget)
 	s := h.TCPServer(proxytest.Behaviour{})
-	us := proxytest.Upstreams(proxy.UpstreamOptions{Name: "s", Endpoints: []string{s.Addr()}})
-	lo := proxytest.Listeners(proxy.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s"})[0]
-	p := h.Proxy([]proxy.ListenerOptions{lo}, us)
-	apply := func(tls *proxy.ListenerTLS) {
+	us := proxytest.Upstreams(settings.UpstreamOptions{Name: "s", Endpoints: []string{s.Addr()}})
+	lo := proxytest.Listeners(settings.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s"})[0]
+	p := h.Proxy([]settings.ListenerOptions{lo}, us)
+	apply := func(tls *settings.ListenerTLS) {
 		t.Helper()
 		lo.TLS = tls
-		if err := p.Reconfigure([]proxy.ListenerOptions{lo}, us); err != nil {
+		if err := p.Reconfigure([]settings.ListenerOptions{lo}, us); err != nil {
 			t.Fatal(err)
 		}
 		p.RefreshTLS(false)
@@ -647,8 +649,8 @@ func TestTLSUpstream(t *testing.T) {
 			front := h.TLSFront(s.Addr(), func() *tls.Config { return c })
 			p, err := proxy.New(proxy.Options{
 				Log: h.Log, Metrics: h.Metrics, Engine: h.Engine, Arena: h.Arena, Registry: h.Registry,
-				Listeners: proxytest.Listeners(proxy.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s"}),
-				Upstreams: proxytest.Upstreams(proxy.UpstreamOptions{Name: "s", Endpoints: []string{front.Addr()}, TLS: x.upstream(tt.must), BackoffMin: 10 * time.Millisecond, BackoffMax: 50 * time.Millisecond, UnavailableAfter: 500 * time.Millisecond}),
+				Listeners: proxytest.Listeners(settings.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s"}),
+				Upstreams: proxytest.Upstreams(settings.UpstreamOptions{Name: "s", Endpoints: []string{front.Addr()}, TLS: x.upstream(tt.must), BackoffMin: 10 * time.Millisecond, BackoffMax: 50 * time.Millisecond, UnavailableAfter: 500 * time.Millisecond}),
 			})
 			if err != nil {
 				t.Fatal(err)
@@ -701,8 +703,8 @@ func TestTLSUpstreamRevocation(t *testing.T) {
 	s := h.TCPServer(proxytest.Behaviour{})
 	storage := x.storage(x.servers.Issue(t, tlstest.Subject{Name: "storage", Names: []string{"127.0.0.1"}}))
 	front := h.TLSFront(s.Addr(), func() *tls.Config { return storage })
-	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s"}},
-		[]proxy.UpstreamOptions{{Name: "s", Endpoints: []string{front.Addr()}, TLS: x.upstream(true), BackoffMin: 10 * time.Millisecond, BackoffMax: 50 * time.Millisecond}})
+	p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s"}},
+		[]settings.UpstreamOptions{{Name: "s", Endpoints: []string{front.Addr()}, TLS: x.upstream(true), BackoffMin: 10 * time.Millisecond, BackoffMax: 50 * time.Millisecond}})
 	c := h.Client(p.Addr("nfs"))
 	check(t, c, proxytest.GetattrCall(1))
 	x.write("servers.pem", tlstest.NewCA(t, "others").PEM())
@@ -738,8 +740,8 @@ func TestTLSUpstreamRevokedMeanwhile(t *testing.T) {
 	t.Cleanup(release)
 	p, err := proxy.New(proxy.Options{ // h.Proxy waits until it is ready, which it must not become
 		Log: h.Log, Metrics: h.Metrics, Engine: h.Engine, Arena: h.Arena, Registry: h.Registry,
-		Listeners: proxytest.Listeners(proxy.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s"}),
-		Upstreams: proxytest.Upstreams(proxy.UpstreamOptions{
+		Listeners: proxytest.Listeners(settings.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s"}),
+		Upstreams: proxytest.Upstreams(settings.UpstreamOptions{
 			Name: "s", Endpoints: []string{front.Addr()}, TLS: x.upstream(true),
 			BackoffMin: 10 * time.Millisecond, BackoffMax: 50 * time.Millisecond, UnavailableAfter: 500 * time.Millisecond,
 		}),
@@ -774,12 +776,12 @@ func TestTLSChain(t *testing.T) {
 	near, far := proxytest.NewHarness(t, budget), proxytest.NewHarness(t, budget)
 	back := iwarpSide(iwarp.Options{})
 	s := far.RDMAServer(back.provider, []loop.Loop{back.loop(t)}, "127.0.0.1:0", 32, proxytest.Behaviour{})
-	p2 := far.Proxy([]proxy.ListenerOptions{{Name: "tls", Address: "127.0.0.1:0", Upstream: "storage", TLS: x.listener(true)}},
-		[]proxy.UpstreamOptions{{Name: "storage", RDMA: true, Provider: proxytest.IWARP(iwarp.Options{}), Endpoints: []string{s.Addr()}}})
+	p2 := far.Proxy([]settings.ListenerOptions{{Name: "tls", Address: "127.0.0.1:0", Upstream: "storage", TLS: x.listener(true)}},
+		[]settings.UpstreamOptions{{Name: "storage", RDMA: true, Provider: proxytest.IWARP(iwarp.Options{}), Endpoints: []string{s.Addr()}}})
 	tap := newWireTap(t, p2.Addr("tls"))
 	front := iwarpSide(iwarp.Options{})
-	p1 := near.Proxy([]proxy.ListenerOptions{{Name: "rdma", Address: "127.0.0.1:0", RDMA: true, Provider: front.provider, Upstream: "far"}},
-		[]proxy.UpstreamOptions{{Name: "far", Endpoints: []string{tap.addr()}, TLS: x.upstream(true)}})
+	p1 := near.Proxy([]settings.ListenerOptions{{Name: "rdma", Address: "127.0.0.1:0", RDMA: true, Provider: front.provider, Upstream: "far"}},
+		[]settings.UpstreamOptions{{Name: "far", Endpoints: []string{tap.addr()}, TLS: x.upstream(true)}})
 	c := near.RDMAClient(front.provider, front.loop(t), p1.Addr("rdma"), 16)
 	secret := []byte("nobody between the bridges reads this")
 	payload := bytes.Repeat(secret, 4000)

@@ -3,6 +3,7 @@ package proxy
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"net/netip"
@@ -12,7 +13,15 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/proxyheader"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/xids"
+	"github.com/rdmabridge/rdmabridge/internal/status"
+	"github.com/rdmabridge/rdmabridge/internal/tlsconf"
 	"github.com/rdmabridge/rdmabridge/pool"
+	"github.com/rdmabridge/rdmabridge/proxy/certs"
+	"github.com/rdmabridge/rdmabridge/proxy/observe"
+	"github.com/rdmabridge/rdmabridge/proxy/reach"
+	"github.com/rdmabridge/rdmabridge/proxy/session"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
+	"github.com/rdmabridge/rdmabridge/proxy/upstream"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
@@ -20,39 +29,35 @@ import (
 // A tcpConn is one TCP connection to an upstream. TCP has no credits: the grant is the
 // configured number, from the Reply to a first NULL Call on. A tcpConn belongs to its loop.
 type tcpConn struct {
-	u    *upstream
-	opts *UpstreamOptions // the settings when the connection was dialled
+	u    *upstream.Upstream
+	opts *settings.UpstreamOptions // the settings when the connection was dialled
 	seat *pool.Seat
 	loop *eventLoop
 	conn *tcpframe.Conn // constant after Opened
-	back callbacks
+	back session.ServerCalls
 
-	start     *tlsStart // nil without TLS, and once it has begun
-	securedAt time.Time // when it had begun
+	tls *reach.Handshake // nil without TLS
 
 	pending xids.Table[*call]
-	oldest  *call // the pending Call that was sent first
-	newest  *call // the pending Call that was sent last
-	due     *call // the pending Call that was sent first of those that are not late
-	kept    int   // pending Calls that are past their deadline and stay: see overdue
+	oldest  *call  // the pending Call that was sent first
+	newest  *call  // the pending Call that was sent last
+	due     *call  // the pending Call that was sent first of those that are not late
+	kept    int    // pending Calls that are past their deadline and stay: see overdue
+	copies  uint32 // Calls of which conn has made copies, modulo 2^32 as the next one
+	wrote   uint32 // copies that the kernel has, the first ones
 	timer   *time.Timer
 	ending  bool
 	leaving bool  // another connection has replaced this one: see leave
 	stamped int64 // the latest result of stamp
 	heard   int64 // when the latest message came, on that clock
 	latest  int64 // when the newest of the answered Calls was sent, on that clock; 0 for none
-	probe   probe
+	probe   reach.Probe
+	askedAt int64 // when the NULL Call of probe was sent, by stamp
 }
 
 // smallCall is how many octets a Call may have to be written before longer ones that wait:
 // one client's megabytes must not hold up the others.
 const smallCall = 16 << 10
-
-var errDeadline = errors.New("proxy: call not answered in time")
-
-// errIdleClosed reports that the server closed a connection that had worked and on which no
-// Call was outstanding. Servers close connections that were idle for some minutes.
-var errIdleClosed = errors.New("proxy: the server closed an idle connection")
 
 // Bounds of a connection to a TCP upstream.
 const (
@@ -60,17 +65,18 @@ const (
 	callTimeout  = 2 * time.Minute  // for 64 KiB of the Calls that are queued
 )
 
-// dialTCP makes a connection to addr, an address of endpoint, for owner unless that is nil. t learns
-// whether the server answers.
-func dialTCP(ctx context.Context, u *upstream, l *eventLoop, endpoint, addr string, t *addressTrial, s *pool.Seat, owner connOwner) (pool.Member, error) {
-	m := &tcpConn{u: u, opts: u.settings(), seat: s, loop: l, back: callbacks{owner: owner}, pending: xids.New[*call](0), heard: u.p.engine.Now()}
-	m.probe = probe{u: u, m: m, seat: s, loop: l, owner: owner, trial: t}
+// dialTCP makes the connection d to u, on its loop l.
+func dialTCP(ctx context.Context, u *upstream.Upstream, l *eventLoop, d *upstream.Dial) (pool.Member, error) {
+	s, c := d.Seat, d.Lane
+	m := &tcpConn{u: u, opts: u.Settings(), seat: s, loop: l, pending: xids.New[*call](0), heard: u.Engine.Now()}
+	m.back.Init(u.ServerCalls, c, m)
+	m.probe.Init(u.Watch, m, s, l, d.Trial, primed(c))
 	s.Granted(0, pool.Elsewhere) // primed grants the credits
 	o := tcpframe.DialOptions{
-		Name: u.name, Reset: true,
+		Name: u.Name, Reset: true,
 		Conn: tcpframe.ConnOptions{
-			Memory:    func(int) tcpframe.Memory { return replyMemory{memory{l.replies}, &u.p.slow} },
-			MaxRecord: int(u.p.registry.Limits().MaxReply) + 64<<10,
+			Memory:    func(int) tcpframe.Memory { return replyMemory{memory{l.replies}, u.Slow} },
+			MaxRecord: int(u.Registry.Limits().MaxReply) + 64<<10,
 			// The grant bounds the Calls. A server that reads slowly is not paused.
 			MaxOutbound: 1 << 40, OutboundLimit: 1 << 40,
 			StallTimeout: replyTimeout, SendTimeout: callTimeout,
@@ -79,33 +85,29 @@ func dialTCP(ctx context.Context, u *upstream, l *eventLoop, endpoint, addr stri
 	}
 	switch {
 	case !m.opts.NamesClients:
-	case owner != nil:
-		o.Preamble = owner.names(nil)
+	case c != nil:
+		o.Preamble = c.Preamble()
 	default:
 		o.Preamble = proxyheader.AppendLocal(nil) // for NULL Calls, which are no client's
 	}
-	var start *tlsStart
 	if t := m.opts.TLS; t != nil {
 		var err error
-		if start, err = newTLSStart(u, m, endpoint, t); err != nil {
+		if m.tls, err = u.Handshakes.Add(t, d.Endpoint, m.opts.ConnectTimeout, l, m.Close); err != nil {
 			return nil, err
 		}
-		m.start = start
-		u.secure.add(m)
 	}
-	err := u.dialFrom(ctx, s, owner, func(from netip.AddrPort) (*tcpframe.Conn, error) {
+	err := u.Ports.Dial(ctx, s, u.FirstPort(s, c), func(from netip.AddrPort) (*tcpframe.Conn, error) {
 		o.LocalAddr = from
-		return u.p.engine.Dial(ctx, addr, l.tcp, o, m)
+		return u.Engine.Dial(ctx, d.Addr, l.tcp, o, m)
 	})
-	if err == nil && start != nil {
-		err = start.wait(ctx)
+	if err == nil {
+		err = m.tls.Wait(ctx)
 	}
 	if err != nil {
-		u.secure.remove(m)
+		m.tls.Remove()
 		return nil, err
 	}
-	l.tcp.Post(loop.TaskFunc(m.probe.prime))
-	m.probe.start()
+	m.probe.Start()
 	return m, nil
 }
 
@@ -137,41 +139,46 @@ func (m *tcpConn) send(c *call) {
 	case m.ending || m.leaving || !m.conn.Open():
 		c.unsent(m, rdmaside.ErrClosed)
 		return
-	case m.back.owner != nil && !m.back.owner.carries(c):
-		c.unsent(m, errMoved)
+	case m.back.Lane() != nil && !m.back.Lane().Carries(c.queue.lane, &c.session, &c.h, &c.rdma.Analysis):
+		c.unsent(m, session.ErrMoved)
 		return
-	case m.pending.Get(c.rdma.XID) != nil || m.probe.is(c.rdma.XID):
+	case m.probe.Is(c.rdma.XID) || !m.pending.Put(c.rdma.XID, c):
 		c.unsent(m, rdmaside.ErrBusyXID)
 		return
 	}
-	c.usesSeldom = true
-	m.pending.Put(c.rdma.XID, c)
 	m.link(c)
-	m.probe.sends(c)
+	m.probe.Sent(&c.entry)
 	m.arm()
-	c.wasSent(m.loop)
-	if m.loop.tapping() {
-		m.tapSent(c)
+	m.loop.account.sent(c)
+	x := c.order()
+	if x == nil && m.conn.SendCopy(c.rdma.Message) {
+		m.copies++
+		c.sent.copied, c.sent.number = true, m.copies
+		return
 	}
 	c.one[0] = c.rdma.Message
 	c.sent.writing = true
-	x := c.order()
-	if len(c.rdma.Message) <= smallCall && (x == nil || x.mayOvertake()) {
+	if len(c.rdma.Message) <= smallCall && (x == nil || x.MayOvertake()) {
 		m.conn.SendFirst(c.one[:], (*written)(c))
 	} else {
 		if x != nil {
-			x.keepsBehind(c)
+			x.KeepBehind()
 		}
 		m.conn.Send(c.one[:], (*written)(c))
 	}
 	if x != nil {
-		x.sent(c, m.loop.index)
+		x.Sent(m.loop.index)
 	}
+}
+
+// unwritten reports whether the kernel may not have the whole message. It has so many copies.
+func (s *sentTCP) unwritten(wrote uint32) bool {
+	return s.writing || s.copied && int32(s.number-wrote) > 0
 }
 
 // link makes c the newest Call.
 func (m *tcpConn) link(c *call) {
-	c.sent.at = m.stamp()
+	c.sent.at, c.sent.copied = m.stamp(), false
 	c.sent.older, c.sent.newer = m.newest, nil
 	if m.newest != nil {
 		m.newest.sent.newer = c
@@ -186,7 +193,13 @@ func (m *tcpConn) link(c *call) {
 
 // unlink removes c from the pending Calls.
 func (m *tcpConn) unlink(c *call) {
-	m.pending.Remove(c.rdma.XID)
+	at, _ := m.pending.Find(c.rdma.XID)
+	m.unlinkAt(c, at)
+}
+
+// unlinkAt does what unlink does, for a Call that is there among the pending ones.
+func (m *tcpConn) unlinkAt(c *call, at uint32) {
+	m.pending.RemoveAt(at)
 	if m.due == c {
 		m.due = c.sent.newer
 	}
@@ -207,114 +220,148 @@ func (m *tcpConn) unlink(c *call) {
 	c.sent.older, c.sent.newer = nil, nil
 }
 
-// lateCalls is part of lateMember.
-func (m *tcpConn) lateCalls() int { return m.kept }
+// LateCalls is part of session.Member.
+func (m *tcpConn) LateCalls() int { return m.kept }
 
-// credits is part of upstreamConn.
-func (m *tcpConn) credits() int { return m.opts.Credits }
+// Drop is part of session.Member.
+func (m *tcpConn) Drop() { m.Close(rdmaside.ErrDropped) }
 
-// oldestCall is part of upstreamConn.
-func (m *tcpConn) oldestCall() time.Duration {
+// Credits is part of upstreamConn and reach.Conn.
+func (m *tcpConn) Credits() int { return m.opts.Credits }
+
+// outstanding is part of upstreamConn.
+func (m *tcpConn) outstanding() int { return m.pending.Len() }
+
+// OldestCall is part of upstreamConn.
+func (m *tcpConn) OldestCall() time.Duration {
 	if m.oldest == nil {
 		return 0
 	}
 	return m.since(m.oldest.sent.at)
 }
 
-// network is part of upstreamConn.
-func (m *tcpConn) network() (loop.TCP, bool) { return m.conn.Measure() }
+// Network is part of upstreamConn.
+func (m *tcpConn) Network() (loop.TCP, bool) { return m.conn.Measure() }
 
-// local is part of upstreamConn.
-func (m *tcpConn) local() string { return m.conn.LocalAddr().String() }
+// Local is part of upstreamConn.
+func (m *tcpConn) Local() string { return m.conn.LocalAddr().String() }
 
-// stalled is part of upstreamConn.
-func (m *tcpConn) stalled() bool { return m.probe.stalled.Load() }
+// Stalled is part of upstreamConn.
+func (m *tcpConn) Stalled() bool { return m.probe.Stalled() }
 
 // Opened is part of tcpframe.RecordHandler.
 func (m *tcpConn) Opened(c *tcpframe.Conn) {
 	m.conn = c
-	if m.start != nil {
-		m.start.probe()
+	m.tls.Opened(c)
+}
+
+// Secured is part of tcpframe.TLSHandler.
+func (m *tcpConn) Secured(_ *tcpframe.Conn, cs *tls.ConnectionState) { m.tls.Secured(cs) }
+
+// Security is part of upstreamConn.
+func (m *tcpConn) Security() *status.TLS {
+	if s := m.conn.TLS(); s != nil {
+		return certs.PeerStatus(tlsconf.IdentityOf(s.PeerCertificates))
 	}
+	return nil
+}
+
+// Whole is part of tcpframe.WholeHandler. It takes Replies that their clients' connections copy at once.
+func (m *tcpConn) Whole(_ *tcpframe.Conn, msg []byte) (copied int, ok bool) {
+	xid, _, _ := oncrpc.MessageType(msg)
+	at, c := m.pending.Find(xid)
+	if c == nil || m.ending || oncrpc.CheckReply(msg) != nil || !c.client().copyReplyOn(m.loop, c, msg) {
+		return 0, false
+	}
+	m.heard = m.loop.Now()
+	m.unlinkAt(c, at)
+	m.answered(c.sent.at)
+	m.replied(c, msg[:len(msg):len(msg)], nil)
+	if m.leaving {
+		m.leave()
+	}
+	return 0, true
 }
 
 // Record is part of tcpframe.RecordHandler.
 func (m *tcpConn) Record(_ *tcpframe.Conn, b tcpframe.Buffer) {
-	if m.start != nil {
-		m.start.record(b)
+	if m.tls.Busy() {
+		m.tls.Record(b)
 		return
 	}
 	msg := b.Bytes()
 	m.heard = m.loop.Now()
 	xid, mtype, ok := oncrpc.MessageType(msg)
 	if ok && mtype == oncrpc.TypeCall {
-		m.called(xid, b)
+		m.back.Called(xid, b.Bytes(), b)
 		return
 	}
-	if ok && m.probe.is(xid) {
+	if ok && m.probe.Is(xid) {
 		b.Release()
 		m.probed()
 		return
 	}
 	c := m.pending.Get(xid)
 	if c == nil {
-		m.u.stray.Inc()
+		m.u.Stray.Inc()
 		b.Release()
 		return
 	}
 	if err := oncrpc.CheckReply(msg); err != nil {
 		b.Release()
-		m.answer(c, tcpAnswer{reason: refusedMalformed, err: err})
+		m.answer(c, tcpAnswer{reason: upstream.RefusedMalformed, err: err})
 		return
 	}
 	m.answer(c, tcpAnswer{reply: b})
 }
 
-// probed follows the Reply to the NULL Call of the probe.
-func (m *tcpConn) probed() {
-	m.answered(m.probe.sentAt)
-	m.probe.done(true)
+// Copied is part of tcpframe.CopyHandler. The connection writes copies in their order.
+func (m *tcpConn) Copied(records int, written bool) {
+	if written {
+		m.wrote += uint32(records)
+	}
 }
 
-// replied hands on b, the Reply to c, which is not outstanding any more.
-func (m *tcpConn) replied(c *call, b tcpframe.Buffer) {
-	msg := b.Bytes()
-	m.probe.replied(c)
+// probed follows the Reply to the NULL Call of the probe.
+func (m *tcpConn) probed() {
+	m.answered(m.askedAt)
+	m.probe.Done(true)
+}
+
+// replied hands on msg, the Reply to c, which is not outstanding any more. lease holds it; nil if the client's
+// connection has a copy.
+func (m *tcpConn) replied(c *call, msg []byte, lease releaser) {
+	m.probe.Replied(&c.entry)
 	c.one[0] = msg
-	c.reply.parts, c.reply.lease, c.reply.memory = c.one[:], b, cap(msg)
-	if m.loop.tapping() {
-		m.tapReply(c)
-	}
-	c.entry.Answered()
+	c.reply.parts, c.reply.lease, c.reply.memory = c.one[:], lease, cap(msg)
+	m.loop.account.replied(c)
 	if m.ending {
 		c.entry.Seat().Done(&c.entry, m.loop.index)
 	} else {
 		m.loop.batch.Done(c.entry.Seat(), &c.entry)
 	}
-	c.answered(m.loop.index)
+	c.answered(m.loop)
 }
 
 // Closed is part of tcpframe.RecordHandler.
 func (m *tcpConn) Closed(_ *tcpframe.Conn, err error) {
 	m.ending = true
-	m.u.secure.remove(m)
-	if m.start != nil {
-		m.start.end(err)
+	if m.tls.Closed(err) {
 		return
 	}
 	if m.timer != nil {
 		m.timer.Stop()
 	}
 	m.seat.Closing(m)
-	m.probe.end(err)
+	m.probe.End(err)
 	if m.oldest == nil && m.latest != 0 && errors.Is(err, io.EOF) {
-		err = errIdleClosed
+		err = reach.ErrIdleClosed
 	}
-	m.u.ended(err)
-	m.back.end(m.u.back)
-	m.loop.tapEnded(m, err)
-	if o := m.back.owner; o != nil {
-		o.ended(err)
+	m.u.Ends.Count(err)
+	m.back.End()
+	m.loop.account.connEnded(m, err)
+	if o := m.back.Lane(); o != nil {
+		o.Ended(err)
 	}
 	for m.oldest != nil {
 		c := m.oldest
@@ -325,11 +372,11 @@ func (m *tcpConn) Closed(_ *tcpframe.Conn, err error) {
 		}
 		m.unlink(c)
 		fate := rdmaside.InLimbo
-		if c.sent.writing {
+		if c.sent.unwritten(m.wrote) {
 			c.sent.writing, fate = false, rdmaside.NotSent
 		}
 		c.entry.Seat().Done(&c.entry, m.loop.index)
-		c.failed(m.loop.index, &rdmaside.CallError{XID: c.rdma.XID, Fate: fate, Local: true, Err: err})
+		c.failed(m.loop, &rdmaside.CallError{XID: c.rdma.XID, Fate: fate, Local: true, Err: err})
 	}
 	m.seat.Ended(err)
 }
@@ -361,8 +408,8 @@ func (m *tcpConn) passedBy() (kept bool) {
 	if c != nil {
 		sent = c.sent.at
 	}
-	if m.probe.out && (sent == 0 || m.probe.sentAt < sent) {
-		c, sent = nil, m.probe.sentAt
+	if m.probe.Out() && (sent == 0 || m.askedAt < sent) {
+		c, sent = nil, m.askedAt
 	}
 	switch {
 	case sent == 0:
@@ -371,10 +418,10 @@ func (m *tcpConn) passedBy() (kept bool) {
 	case m.leaving:
 		m.leave()
 	case c != nil && m.seat.Overdue(m.since(sent)):
-		m.abort(errDeadline)
+		m.abort(upstream.ErrDeadline)
 	case m.latest > sent && !(c != nil && c.entry.Flow.Sticky):
-		m.u.leaked.Inc()
-		if o := m.back.owner; c != nil && o != nil && o.keeps(c, m.kept+1, m.credits()) {
+		m.u.Leaked.Inc()
+		if o := m.back.Lane(); c != nil && o != nil && o.Keeps(c.signed, m.kept+1, m.Credits()) {
 			m.due, c.sent.kept = c.sent.newer, true
 			m.kept++
 			c.overdue(m.loop.index)
@@ -384,9 +431,9 @@ func (m *tcpConn) passedBy() (kept bool) {
 			m.leave()
 			return false
 		}
-		m.abort(errDeadline)
+		m.abort(upstream.ErrDeadline)
 	default:
-		m.abort(errDeadline)
+		m.abort(upstream.ErrDeadline)
 	}
 	return false
 }
@@ -419,21 +466,52 @@ func (m *tcpConn) leave() {
 	}
 }
 
-// ask is part of probed.
-func (m *tcpConn) ask(p *probe) error {
-	if m.ending || m.leaving || !m.conn.Open() || m.pending.Get(p.call.XID) != nil {
-		return errUnasked
+// Ask is part of reach.Conn.
+func (m *tcpConn) Ask(xid uint32, message []byte) error {
+	if m.ending || m.leaving || !m.conn.Open() || m.pending.Get(xid) != nil {
+		return reach.ErrUnasked
 	}
-	// The connection may keep what is queued until it ends, and p's memory is released
-	// earlier: send a copy.
-	m.conn.Send([][]byte{bytes.Clone(p.call.Message)}, nil)
-	p.sentAt = m.stamp()
+	m.conn.Send([][]byte{bytes.Clone(message)}, nil) // the connection may keep what is queued until it ends
+	m.askedAt = m.stamp()
 	m.arm()
 	return nil
 }
 
-// unheard is part of probed.
-func (m *tcpConn) unheard() time.Duration { return m.since(m.heard) }
+// Unheard is part of reach.Conn.
+func (m *tcpConn) Unheard() time.Duration { return m.since(m.heard) }
 
-// waits is part of probed.
-func (m *tcpConn) waits() bool { return m.oldest != nil }
+// Waits is part of reach.Conn.
+func (m *tcpConn) Waits() bool { return m.oldest != nil }
+
+// Writes is part of session.Wire.
+func (m *tcpConn) Writes() bool { return !m.ending && m.conn.Open() }
+
+// SendReverse is part of session.Wire.
+func (m *tcpConn) SendReverse(b []byte, done session.Releaser) {
+	m.loop.account.reverse(m, b, true, true)
+	m.conn.Send([][]byte{b}, done)
+}
+
+// CameReverse is part of session.Wire.
+func (m *tcpConn) CameReverse(b []byte) { m.loop.account.reverse(m, b, false, false) }
+
+// TapKey is part of observe.Tapped.
+func (m *tcpConn) TapKey() any { return m }
+
+// DescribeTap is part of observe.Tapped.
+func (m *tcpConn) DescribeTap(c *observe.TapConn) {
+	c.Leg, c.Name, c.Local, c.Peer = observe.TapUpstreams, m.u.Name, m.conn.LocalAddr(), m.conn.RemoteAddr()
+}
+
+// A written is a call as the owner of its message while a TCP upstream's connection has it.
+type written call
+
+// Release is called when the connection needs the message no longer. When the connection
+// has ended before the kernel took the whole message, the server cannot have executed the
+// Call: it stays marked as being written. tcpframe.Releaser.
+func (w *written) Release() {
+	c := (*call)(w)
+	if m := c.conn.(*tcpConn); !m.conn.Ended() {
+		m.written(c)
+	}
+}

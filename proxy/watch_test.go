@@ -14,6 +14,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/iwarptest"
@@ -43,7 +44,7 @@ func (x *watched) intercept(c *oncrpc.Call) ([]byte, bool) {
 
 // eachTransport runs f with an upstream on TCP and one on iWARP, which answer after
 // delay.
-func eachTransport(t *testing.T, delay time.Duration, change func(*proxy.UpstreamOptions), f func(t *testing.T, x *watched)) {
+func eachTransport(t *testing.T, delay time.Duration, change func(*settings.UpstreamOptions), f func(t *testing.T, x *watched)) {
 	t.Helper()
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -55,7 +56,7 @@ func eachTransport(t *testing.T, delay time.Duration, change func(*proxy.Upstrea
 		atOnce(t, &all, name, func(t *testing.T) {
 			x := &watched{transport: name, Harness: proxytest.NewHarness(t, budget)}
 			b := proxytest.Behaviour{Delay: delay, Intercept: x.intercept, Gate: &x.silent}
-			uo := proxy.UpstreamOptions{Name: "storage", RDMA: rdma, Connections: 1, BackoffMin: 10 * time.Millisecond, BackoffMax: 100 * time.Millisecond}
+			uo := settings.UpstreamOptions{Name: "storage", RDMA: rdma, Connections: 1, BackoffMin: 10 * time.Millisecond, BackoffMax: 100 * time.Millisecond}
 			var addr string
 			if rdma {
 				l := iwarptest.NewLoop()
@@ -74,7 +75,7 @@ func eachTransport(t *testing.T, delay time.Duration, change func(*proxy.Upstrea
 			if rdma {
 				uo.Provider = proxytest.IWARP(iwarp.Options{SilentTimeout: max(uo.SilentTimeout, 0)})
 			}
-			x.p = x.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}, []proxy.UpstreamOptions{uo})
+			x.p = x.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}, []settings.UpstreamOptions{uo})
 			f(t, x)
 		})
 	}
@@ -109,7 +110,7 @@ func (x *watched) ends(reason string) int {
 func TestVanishedHost(t *testing.T) {
 	testkit.NeedsFilter(t)
 	t.Parallel()
-	change := func(o *proxy.UpstreamOptions) { o.SilentTimeout = 4 * time.Second }
+	change := func(o *settings.UpstreamOptions) { o.SilentTimeout = 4 * time.Second }
 	var mu sync.Mutex // guards soonest
 	soonest := map[string]time.Duration{"tcp": time.Hour, "iwarp": time.Hour}
 	vanish := func(t *testing.T, x *watched, f func()) {
@@ -170,7 +171,7 @@ func TestVanishedHost(t *testing.T) {
 // no more often than that.
 func TestStalledServer(t *testing.T) {
 	t.Parallel()
-	change := func(o *proxy.UpstreamOptions) {
+	change := func(o *settings.UpstreamOptions) {
 		o.SilentTimeout, o.ProbeInterval, o.CallTimeout = 4*time.Second, 200*time.Millisecond, 6*time.Second
 	}
 	eachTransport(t, 0, change, func(t *testing.T, x *watched) {
@@ -215,7 +216,7 @@ func TestStalledServer(t *testing.T) {
 // of another connection, and the others' Calls know nothing of it: none is sent twice.
 func TestDroppedCalls(t *testing.T) {
 	t.Parallel()
-	change := func(o *proxy.UpstreamOptions) { o.CallTimeout, o.ProbeInterval = 6*time.Second, -1 }
+	change := func(o *settings.UpstreamOptions) { o.CallTimeout, o.ProbeInterval = 6*time.Second, -1 }
 	eachTransport(t, time.Second, change, func(t *testing.T, x *watched) {
 		c, other := x.client(), x.client()
 		check(t, c, proxytest.GetattrCall(1)) // until then there is one credit
@@ -276,8 +277,8 @@ func TestProbeDeadline(t *testing.T) {
 	t.Cleanup(l.Stop)
 	b := proxytest.Behaviour{Intercept: func(*oncrpc.Call) ([]byte, bool) { return nil, drop.CompareAndSwap(true, false) }}
 	s := h.RDMAServer(p, []loop.Loop{l}, "storage", 4, b)
-	px := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
-		[]proxy.UpstreamOptions{{
+	px := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
+		[]settings.UpstreamOptions{{
 			Name: "storage", RDMA: true, Provider: p, Endpoints: []string{"storage"}, Connections: 1,
 			ProbeInterval: 50 * time.Millisecond, CallTimeout: time.Second, BackoffMin: 5 * time.Millisecond,
 		}})
@@ -298,8 +299,8 @@ func TestStalledWithoutCredit(t *testing.T) {
 	h := proxytest.NewHarness(t, budget)
 	var stopped atomic.Bool
 	s := h.TCPServer(proxytest.Behaviour{Intercept: func(*oncrpc.Call) ([]byte, bool) { return nil, stopped.Load() }})
-	p := h.Proxy([]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
-		[]proxy.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}, Credits: 2, ProbeInterval: 100 * time.Millisecond}})
+	p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
+		[]settings.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}, Credits: 2, ProbeInterval: 100 * time.Millisecond}})
 	c := h.Client(p.Addr("nfs"))
 	check(t, c, proxytest.GetattrCall(1))
 	stopped.Store(true)
@@ -318,8 +319,8 @@ func TestStalledSwitchedOff(t *testing.T) {
 	h := proxytest.NewHarness(t, budget)
 	var stopped atomic.Bool
 	s := h.TCPServer(proxytest.Behaviour{Intercept: func(*oncrpc.Call) ([]byte, bool) { return nil, stopped.Load() }})
-	ls := []proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}
-	us := []proxy.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}, Mode: proxy.ModePinned, ProbeInterval: 100 * time.Millisecond}}
+	ls := []settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}
+	us := []settings.UpstreamOptions{{Name: "storage", Endpoints: []string{s.Addr()}, Mode: settings.ModePinned, ProbeInterval: 100 * time.Millisecond}}
 	p := h.Proxy(ls, us)
 	c := h.Client(p.Addr("nfs"))
 	check(t, c, proxytest.GetattrCall(1))
@@ -343,9 +344,9 @@ func TestProbeIdle(t *testing.T) {
 	h := proxytest.NewHarness(t, budget)
 	var silent proxytest.Gate
 	seldom, often := h.TCPServer(proxytest.Behaviour{Gate: &silent}), h.TCPServer(proxytest.Behaviour{})
-	p := h.Proxy([]proxy.ListenerOptions{
+	p := h.Proxy([]settings.ListenerOptions{
 		{Name: "seldom", Address: "127.0.0.1:0", Upstream: "seldom"}, {Name: "often", Address: "127.0.0.1:0", Upstream: "often"},
-	}, []proxy.UpstreamOptions{
+	}, []settings.UpstreamOptions{
 		{Name: "seldom", Endpoints: []string{seldom.Addr()}, Connections: 1, ProbeInterval: 100 * time.Millisecond, ProbeIdle: time.Hour},
 		{Name: "often", Endpoints: []string{often.Addr()}, Connections: 1, ProbeInterval: 50 * time.Millisecond, ProbeIdle: 100 * time.Millisecond},
 	})

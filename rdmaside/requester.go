@@ -66,6 +66,7 @@ type Requester struct {
 	header       rpcrdma.Header
 	tally        requesterTally // counted, and not yet added to metrics
 	parts        [3][]byte
+	plain        [2][]byte     // of a Call without chunks: a header, and the message
 	timer        *time.Timer   // fires at the oldest Call's deadline
 	armed        bool          // timer is running
 	lastAnswered time.Duration // when the youngest of the answered Calls was sent
@@ -125,6 +126,7 @@ func newRequester(o RequesterOptions, on loop.Loop, w Watcher) (*Requester, erro
 		r.slots[i].index = int32(i)
 		r.idle[i] = int32(o.Credits - 1 - i)
 	}
+	r.plain[0] = rpcrdma.AppendPlain(nil, 0, 0)
 	r.reverse.init(o.ReverseReceives)
 	r.xids = xids.New[int32](o.Credits)
 	r.recvs.init(o.Credits+o.ReverseReceives+extraReceives, o.ReceiveSize, o.Memory)

@@ -36,12 +36,23 @@ type requesterCase struct {
 	onReply  func(c *Call) // before the Reply is released
 	spare    uint32        // Call.Spare; 0 for what there is, of each Call with an odd XID
 	outcomes []string      // the fates of all Calls
+
+	taken map[*Call][]byte // Replies that take has taken, of each fourth XID
 }
 
 type doneCall struct {
 	xid   uint32
 	err   *CallError
 	plain []byte
+}
+
+// take is RequesterOptions.Take.
+func (tc *requesterCase) take(c *Call, reply []byte) bool {
+	if c.Owner != tc || c.XID%4 != 1 || len(c.Reply.Parts()) > 0 {
+		return false
+	}
+	tc.taken[c] = reply
+	return true
 }
 
 func (tc *requesterCase) CallDone(c *Call, err *CallError) {
@@ -56,6 +67,14 @@ func (tc *requesterCase) CallDone(c *Call, err *CallError) {
 	}
 	if err == nil {
 		d.plain = bytes.Join(c.Reply.Parts(), nil)
+		if reply := tc.taken[c]; reply != nil {
+			if len(d.plain) > 0 {
+				tc.t.Error("a Reply that its owner has taken is there, too")
+			}
+			d.plain = bytes.Clone(reply)
+			clear(reply) // it is lent until CallDone returns
+			delete(tc.taken, c)
+		}
 		if len(d.plain) == 0 || len(d.plain)%4 != 0 {
 			tc.t.Errorf("a Reply of %d octets", len(d.plain))
 		}
@@ -68,7 +87,7 @@ func (tc *requesterCase) CallDone(c *Call, err *CallError) {
 			tc.onReply(c)
 		}
 		c.Reply.Release()
-	} else if len(c.Reply.Parts()) != 0 {
+	} else if len(c.Reply.Parts()) != 0 || tc.taken[c] != nil {
 		tc.t.Error("a failed call has a Reply")
 	}
 	tc.done = append(tc.done, d)
@@ -88,12 +107,12 @@ func (tc *requesterCase) Ended(_ *Requester, err error) {
 func requesterTest(t *testing.T, setup func(tc *requesterCase), f func(tc *requesterCase)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		tc := &requesterCase{bed: newBed(t, 32<<20)}
+		tc := &requesterCase{bed: newBed(t, 32<<20), taken: map[*Call][]byte{}}
 		defer tc.strike()
 		tc.reg = metrics.New()
 		tc.opts = requesterOptions(RequesterOptions{
 			Memory: tc.replies, Registry: newRegistry(), Credits: 8,
-			Log: zerolog.New(&tc.logs), Metrics: NewRequesterMetrics(tc.reg, "test"),
+			Take: tc.take, Log: zerolog.New(&tc.logs), Metrics: NewRequesterMetrics(tc.reg, "test"),
 		})
 		tc.priv = rpcrdma.PrivateData{SendSize: 4096, RecvSize: 4096}
 		if setup != nil {

@@ -23,6 +23,9 @@ type announcedGrant struct {
 	credits uint32
 }
 
+// any reports whether there are any.
+func (g *announcedGrants) any() bool { return g.newest.of != nil || g.older.of != nil }
+
 // announced is called with the grant in the header of the Reply to pc.
 func (r *Requester) announced(pc *pendingCall, credits uint32) {
 	g := &r.grants

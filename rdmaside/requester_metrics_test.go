@@ -10,7 +10,7 @@ import (
 // What a Requester tallies is in its metrics after each pass, and after the connection's end at
 // the latest.
 func TestRequesterTally(t *testing.T) {
-	requesterTest(t, nil, func(tc *requesterCase) {
+	requesterTest(t, func(tc *requesterCase) { tc.opts.Take = nil }, func(tc *requesterCase) {
 		m, call, reply := tc.opts.Metrics, getAttrCall(1), getAttrReply(1)
 		want := func(why string, calls, received, copied int) {
 			t.Helper()

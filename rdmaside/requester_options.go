@@ -68,11 +68,18 @@ type RequesterOptions struct {
 	// connection is a fabric.RemoteInvalidator that lets it.
 	RemoteInvalidation bool
 
+	// Take lends reply, the short Reply to c, which has no chunks, until c.Owner.CallDone returns. If it reports true,
+	// the owner needs it no longer than that, and c.Reply stays empty; the octets may have been changed then. nil
+	// takes none.
+	Take func(c *Call, reply []byte) bool
+
 	// Warm reads an octet of each cache line of c and what belongs to it that its Reply needs, and returns
-	// something that depends on all of them. nil does nothing. While many Calls are outstanding, a Requester calls it
-	// for several at a time before it handles their Replies, so that the processor fetches the lines together. It is
-	// also called for Calls whose Replies are then refused.
+	// something that depends on all of them. nil does nothing. While Cold reports that the memory of Calls has mostly
+	// left the caches before their Replies come, a Requester calls Warm for several Calls at a time before it handles
+	// their Replies, so that the processor fetches the lines together. Warm is also called for Calls whose Replies are
+	// then refused.
 	Warm func(c *Call) uint8
+	Cold func() bool // on the loop; not nil if Warm is not
 
 	Log     zerolog.Logger
 	Lines   *RequesterLines   // bounds the log; shared by the connections of an upstream; nil means one for this connection

@@ -81,6 +81,9 @@ func (r *Requester) received(c *fabric.Completion) {
 	}
 	b = c.Message(b)
 	r.tally.octetsReceived += uint64(len(b))
+	if r.takeShort(c, i, b) {
+		return
+	}
 	pc, n := r.decode(b)
 	if pc == nil {
 		r.stray(c)
@@ -262,13 +265,15 @@ func (r *Requester) repost(i int) {
 		r.recvs.drop(i)
 		return
 	}
-	r.receiveError(r.recvs.post(i))
+	if err := r.recvs.post(i); err != nil {
+		r.receiveError(err)
+	}
 }
 
 // receiveError closes the connection when a Receive cannot be posted for a reason
 // other than a lack of memory.
 func (r *Requester) receiveError(err error) {
-	if err != nil && r.memoryError(err) != ErrNoMemory { //nolint:errorlint // the sentinel itself
+	if r.memoryError(err) != ErrNoMemory { //nolint:errorlint // the sentinel itself
 		r.end(fmt.Errorf("rdmaside: post receive: %w", err))
 	}
 }

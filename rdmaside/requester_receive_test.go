@@ -18,7 +18,7 @@ import (
 // TestRequesterBeside: a Reply that fits behind its Call's message lies there, and takes no memory of its own. The
 // message stays as it was. A longer Reply has memory of its own, and so has what came in a chunk.
 func TestRequesterBeside(t *testing.T) {
-	requesterTest(t, func(tc *requesterCase) { tc.spare = 256 }, func(tc *requesterCase) {
+	requesterTest(t, func(tc *requesterCase) { tc.spare, tc.opts.Take = 256, nil }, func(tc *requesterCase) {
 		for i, n := range []int{100, 256 - 24, 256 - 20} {
 			xid := uint32(i + 1)
 			m := getAttrCall(xid)

@@ -79,9 +79,6 @@ func (r *Requester) Send(c *Call) error {
 	if r.credits.Free() == 0 {
 		return ErrNoCredit
 	}
-	if r.pending(c.XID) != nil {
-		return ErrBusyXID
-	}
 	// The peer may answer every outstanding Call and send Calls in the reverse direction, and
 	// each of these messages needs a posted Receive.
 	need := int(r.credits.Outstanding) + 1 + r.opts.ReverseReceives
@@ -96,12 +93,21 @@ func (r *Requester) Send(c *Call) error {
 		return err
 	}
 
-	pc := &r.slots[r.idle[len(r.idle)-1]]
-	pc.shape, pc.procedure = shape, binary.BigEndian.Uint32(m[20:])
-	if err := r.register(pc, c); err != nil {
-		return r.undo(pc, c, err)
+	slot := r.idle[len(r.idle)-1]
+	if !r.xids.Put(c.XID, slot+1) {
+		return ErrBusyXID
 	}
-	if parts := r.gather(pc, c); r.copier == nil || !r.copier.SendCopy(parts) {
+	pc := &r.slots[slot]
+	pc.shape, pc.procedure = shape, binary.BigEndian.Uint32(m[20:])
+	plain := shape.Call == ulb.CallInline && shape.Reply == ulb.ReplyInline
+	if !plain {
+		if err := r.register(pc, c); err != nil {
+			return r.undo(pc, c, err)
+		}
+	}
+	if plain && r.copyPlain(c) {
+		// most Calls
+	} else if parts := r.gather(pc, c); r.copier == nil || !r.copier.SendCopy(parts) {
 		if err := r.conn.PostSend(pc.sendID(), fabric.Send{Parts: parts}); err != nil {
 			return r.undo(pc, c, err)
 		}
@@ -121,14 +127,23 @@ func (r *Requester) pending(xid uint32) *pendingCall {
 	return nil
 }
 
-// accept assigns c to the slot pc.
+// copyPlain sends c, which has no chunks, if the provider can copy it.
+func (r *Requester) copyPlain(c *Call) bool {
+	if r.copier == nil {
+		return false
+	}
+	rpcrdma.PutPlain(r.plain[0], c.XID, r.credits.Requested)
+	r.plain[1] = c.Message
+	return r.copier.SendCopy(r.plain[:])
+}
+
+// accept assigns c, whose XID is in the table, to the slot pc.
 func (r *Requester) accept(pc *pendingCall, c *Call) {
 	if !r.credits.Take() {
 		panic("BUG: rdmaside: a call was sent without a credit")
 	}
 	r.idle = r.idle[:len(r.idle)-1]
 	pc.call, pc.fate = c, InLimbo
-	r.xids.Put(c.XID, pc.index+1)
 	r.enqueue(pc)
 }
 
@@ -223,29 +238,23 @@ func (r *Requester) memoryError(err error) error {
 // gather builds the Transport header of pc in the slot's buffer and returns the parts to send,
 // header first.
 func (r *Requester) gather(pc *pendingCall, c *Call) [][]byte {
-	b := r.headerBuffer(pc.index)
-	requested := r.credits.Requested
-	if pc.shape.Call == ulb.CallInline && pc.shape.Reply == ulb.ReplyInline {
-		b = rpcrdma.AppendPlain(b, c.XID, requested)
-	} else {
-		h := &r.header
-		h.Reset(c.XID, requested, rpcrdma.Msg)
-		switch pc.shape.Call {
-		case ulb.CallReadChunk:
-			h.AddRead(c.Analysis.ArgPosition, pc.offered[callHandle])
-		case ulb.CallLong:
-			h.Proc = rpcrdma.NoMsg
-			h.AddRead(0, pc.offered[callHandle])
-		}
-		switch pc.shape.Reply {
-		case ulb.ReplyWriteChunk:
-			h.AddWrite(pc.offered[replyHandle])
-		case ulb.ReplyChunk:
-			var segments [ulb.MaxSegments]rpcrdma.Segment
-			h.SetReply(pc.segments(segments[:0])...)
-		}
-		b = h.Append(b)
+	h := &r.header
+	h.Reset(c.XID, r.credits.Requested, rpcrdma.Msg)
+	switch pc.shape.Call {
+	case ulb.CallReadChunk:
+		h.AddRead(c.Analysis.ArgPosition, pc.offered[callHandle])
+	case ulb.CallLong:
+		h.Proc = rpcrdma.NoMsg
+		h.AddRead(0, pc.offered[callHandle])
 	}
+	switch pc.shape.Reply {
+	case ulb.ReplyWriteChunk:
+		h.AddWrite(pc.offered[replyHandle])
+	case ulb.ReplyChunk:
+		var segments [ulb.MaxSegments]rpcrdma.Segment
+		h.SetReply(pc.segments(segments[:0])...)
+	}
+	b := h.Append(r.headerBuffer(pc.index))
 	if len(b) > headerLen {
 		panic("BUG: rdmaside: header longer than its buffer")
 	}
@@ -291,13 +300,13 @@ func (r *Requester) headerBuffer(i int32) []byte {
 // completes as NotSent when its handles are invalidated.
 func (r *Requester) undo(pc *pendingCall, c *Call, err error) error {
 	err = r.sendError(err)
+	r.xids.Remove(c.XID) // the peer never saw the Call, so its XID may be used again
 	r.invalidate(pc)
 	if !pc.live() {
 		r.clear(pc)
 		return err
 	}
 	r.accept(pc, c)
-	r.xids.Remove(c.XID) // the peer never saw the Call, so its XID may be used again
 	pc.replied, pc.fate, pc.err = true, NotSent, err
 	return nil
 }

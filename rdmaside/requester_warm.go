@@ -7,17 +7,12 @@ import (
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
 
-const (
-	// warmFrom is how many Calls are outstanding when the memory of one has mostly left the processor's cache
-	// before its Reply comes.
-	warmFrom = 96
-	// warmBatch is how many Calls' memory is read at once. That of the last is still in the cache when its turn comes.
-	warmBatch = 8
-)
+// warmBatch is how many Calls' memory is read at once. That of the last is still in the cache when its turn comes.
+const warmBatch = 8
 
 // warms reports whether the memory of Calls is read before their Replies are handled.
 func (r *Requester) warms() bool {
-	return r.opts.Warm != nil && r.credits.Outstanding >= warmFrom && r.state == up
+	return r.opts.Warm != nil && r.state == up && r.opts.Cold()
 }
 
 // warm reads the memory of the Calls that cs answers.

@@ -5,12 +5,14 @@ import (
 	"testing/synctest"
 )
 
-// TestRequesterWarm: while many Calls are outstanding, the owner's memory is read before Replies are handled, and never
-// that of a Call which is over. While few are, it is not.
+// TestRequesterWarm: while the owner's memory is cold, it is read before Replies are handled, and never
+// that of a Call which is over.
 func TestRequesterWarm(t *testing.T) {
 	const most = 128
+	cold := false
 	warmed, over := map[uint32]bool{}, map[uint32]bool{}
 	requesterTest(t, func(tc *requesterCase) {
+		tc.opts.Cold = func() bool { return cold }
 		tc.opts.Credits, tc.opts.Warm = most, func(c *Call) uint8 {
 			warmed[c.XID] = true
 			if over[c.XID] {
@@ -36,10 +38,11 @@ func TestRequesterWarm(t *testing.T) {
 			tc.done = nil
 		}
 		answered(1, 1)
-		answered(100, warmFrom-1)
+		answered(100, most)
 		if len(warmed) > 0 {
-			t.Errorf("the memory of %d Calls is read although fewer than %d are outstanding", len(warmed), warmFrom)
+			t.Errorf("the memory of %d Calls is read although it is in the cache", len(warmed))
 		}
+		cold = true
 		answered(1000, most)
 		if len(warmed) == 0 {
 			t.Error("no Call's memory is read")

@@ -105,7 +105,7 @@ type bed struct {
 }
 
 func newBed(t *testing.T, replies int64) *bed {
-	arena, err := regmem.New(regmem.Options{Budget: 64 << 20})
+	arena, err := regmem.New(regmem.Options{Budget: 64 << 20, Poison: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -353,7 +353,7 @@ func FuzzAnnounced(f *testing.F) {
 		h := newRecorder()
 		h.record = func(_ *Conn, b Buffer) { got = bytes.Clone(b.Bytes()); b.Release() }
 		c := offlineConn(ConnOptions{}, h)
-		e := c.Loop().engine
+		e := &Engine{counted: c.counters.set}
 		e.sockets.SetLimit(10)
 		l := &Listener{engine: e, counters: c.counters, open: func(*Conn) RecordHandler { return h }}
 		o := listenBounds(ListenOptions{Proxies: prefixes("127.0.0.1/32"), ProxyTimeout: time.Second})

@@ -15,7 +15,7 @@ import (
 )
 
 // isAway reports whether the socket of c is away from its loop.
-func isAway(c *Conn) bool { return onLoop(c, c.sock.away) }
+func isAway(c *Conn) bool { return onLoop(c, c.sock.Away) }
 
 // parked returns a Conn that is paused and whose socket is away, with its peer, which has sent rest behind a record.
 func parked(t *testing.T, e *Engine, r *recorder, rest []byte) (*Conn, *peer) {
@@ -36,7 +36,7 @@ func parked(t *testing.T, e *Engine, r *recorder, rest []byte) (*Conn, *peer) {
 	p := dialPeer(t, l)
 	p.send(fragment(true, pattern(8, 0)))
 	c := <-conns
-	testkit.Eventually(t, "the Conn is paused", func() bool { return onLoop(c, func() bool { return c.sock.paused }) })
+	testkit.Eventually(t, "the Conn is paused", func() bool { return onLoop(c, func() bool { return c.sock.Paused() }) })
 	p.send(rest)
 	testkit.Eventually(t, "the socket is away", func() bool { return isAway(c) })
 	return c, p
@@ -66,7 +66,7 @@ func TestAway(t *testing.T) {
 		pause := make(chan struct{})
 		c.Loop().Post(loop.TaskFunc(func() { c.Pause(); close(pause) }))
 		<-pause
-		testkit.Eventually(t, "the Conn is paused", func() bool { return onLoop(c, func() bool { return c.sock.paused }) })
+		testkit.Eventually(t, "the Conn is paused", func() bool { return onLoop(c, func() bool { return c.sock.Paused() }) })
 		if isAway(c) {
 			t.Fatal("the socket has left although its peer is silent")
 		}
@@ -83,36 +83,36 @@ func TestAwayEnds(t *testing.T) {
 	mine := errors.New("closed by this side")
 	for _, tt := range []struct {
 		name string
-		do   func(t *testing.T, c *Conn, p *peer)
+		do   func(t *testing.T, e *Engine, c *Conn, p *peer)
 		want func(error) bool
 	}{
-		{"Close", func(_ *testing.T, c *Conn, p *peer) {
+		{"Close", func(_ *testing.T, _ *Engine, c *Conn, p *peer) {
 			onLoop(c, func() bool { c.Close(mine); return true })
 			p.CloseWrite()
 		}, func(err error) bool { return err == mine }},
-		{"Abort", func(_ *testing.T, c *Conn, _ *peer) { onLoop(c, func() bool { c.Abort(mine); return true }) }, func(err error) bool { return err == mine }},
-		{"RST", func(_ *testing.T, _ *Conn, p *peer) { p.SetLinger(0); p.Close() }, isReset},
-		{"FIN", func(_ *testing.T, c *Conn, p *peer) {
+		{"Abort", func(_ *testing.T, _ *Engine, c *Conn, _ *peer) { onLoop(c, func() bool { c.Abort(mine); return true }) }, func(err error) bool { return err == mine }},
+		{"RST", func(_ *testing.T, _ *Engine, _ *Conn, p *peer) { p.SetLinger(0); p.Close() }, isReset},
+		{"FIN", func(_ *testing.T, _ *Engine, c *Conn, p *peer) {
 			p.CloseWrite()
 			onLoop(c, func() bool { c.Resume(); return true })
 		}, func(err error) bool { return err == io.EOF }},
-		{"RST on the way back", func(t *testing.T, c *Conn, p *peer) {
+		{"RST on the way back", func(t *testing.T, _ *Engine, c *Conn, p *peer) {
 			onLoop(c, func() bool {
 				p.SetLinger(0)
 				p.Close()
 				testkit.Eventually(t, "the kernel has the RST", func() bool {
-					ti, err := unix.GetsockoptTCPInfo(c.sock.fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+					ti, err := unix.GetsockoptTCPInfo(c.sock.Descriptor(), unix.IPPROTO_TCP, unix.TCP_INFO)
 					return err == nil && ti.State == unix.BPF_TCP_CLOSE
 				})
 				c.Resume()
 				return true
 			})
 		}, isReset},
-		{"Abort on the way back", func(_ *testing.T, c *Conn, _ *peer) {
+		{"Abort on the way back", func(_ *testing.T, _ *Engine, c *Conn, _ *peer) {
 			onLoop(c, func() bool { c.Resume(); c.Loop().Finish(loop.TaskFunc(func() {})); return true })
 			onLoop(c, func() bool { c.Abort(mine); return true })
 		}, func(err error) bool { return err == mine }},
-		{"the engine stops", func(_ *testing.T, c *Conn, _ *peer) { c.Loop().engine.Stop() }, func(err error) bool { return errors.Is(err, loop.ErrStopped) }},
+		{"the engine stops", func(_ *testing.T, e *Engine, _ *Conn, _ *peer) { e.Stop() }, func(err error) bool { return errors.Is(err, loop.ErrStopped) }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
@@ -121,14 +121,14 @@ func TestAwayEnds(t *testing.T) {
 			records := 0
 			r.record = func(_ *Conn, b Buffer) { records++; b.Release() }
 			c, p := parked(t, e, r, fragment(true, pattern(300, 1)))
-			tt.do(t, c, p)
+			tt.do(t, e, c, p)
 			if err := r.wait(t, tt.name); !tt.want(err) {
 				t.Errorf("closed with %v", err)
 			}
 			if tt.name == "FIN" && records != 1 {
 				t.Errorf("%d records were delivered before the FIN, want 1", records)
 			}
-			if n := c.Loop().conns.Load(); n != 0 {
+			if n := c.Loop().Conns(); n != 0 {
 				t.Errorf("%d sockets on the loop", n)
 			}
 		})
@@ -142,7 +142,7 @@ func TestAwayWithoutDescriptors(t *testing.T) {
 	c, p := parked(t, e, echo(), fragment(true, want))
 	restore := withoutDescriptors(t)
 	c.Loop().Post(resume{c})
-	testkit.Eventually(t, "the socket could not come back", func() bool { return onLoop(c, func() bool { return len(c.Loop().stuck) > 0 }) })
+	testkit.Eventually(t, "the socket could not come back", func() bool { return onLoop(c, func() bool { return !c.sock.Paused() && c.sock.Away() }) })
 	if !isAway(c) {
 		t.Error("the socket came back without a descriptor")
 	}

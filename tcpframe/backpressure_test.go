@@ -15,6 +15,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
+	"github.com/rdmabridge/rdmabridge/tcpframe/eventloop"
 )
 
 // A pausing handler pauses its Conn at the first record and hashes all of them.
@@ -68,12 +69,12 @@ func TestPauseIsBackpressure(t *testing.T) {
 	}()
 	c := <-h.paused
 	testkit.Eventually(t, "octets pile up in the kernel", func() bool {
-		n, err := unix.IoctlGetInt(onLoop(c, func() int { return c.sock.fd }), unix.TIOCINQ)
-		return err == nil && n >= readBuffer/2
+		n, err := unix.IoctlGetInt(onLoop(c, func() int { return c.sock.Descriptor() }), unix.TIOCINQ)
+		return err == nil && n >= eventloop.ReadBuffer/2
 	})
 	pingNeighbour(t, l)
 	s := onLoop(c, func() [3]int64 { return [3]int64{int64(h.got), c.rx, int64(cap(c.holdBuf))} })
-	if s[0] != 1 || s[1] > 1<<20+int64(few.get)+2*readBuffer+4 || s[2] > 2*readBuffer {
+	if s[0] != 1 || s[1] > 1<<20+256<<10+2*eventloop.ReadBuffer+4 || s[2] > 2*eventloop.ReadBuffer {
 		t.Errorf("paused: %d records, %d octets read, %d held", s[0], s[1], s[2])
 	}
 	if p := mem.Peak(); p > 16<<20 {
@@ -373,7 +374,7 @@ func TestEndWhilePaused(t *testing.T) {
 	c := <-conn
 	p.Close()
 	testkit.Eventually(t, "the kernel has the FIN", func() bool {
-		ti, err := unix.GetsockoptTCPInfo(onLoop(c, func() int { return c.sock.fd }), unix.IPPROTO_TCP, unix.TCP_INFO)
+		ti, err := unix.GetsockoptTCPInfo(onLoop(c, func() int { return c.sock.Descriptor() }), unix.IPPROTO_TCP, unix.TCP_INFO)
 		return err == nil && ti.State == unix.BPF_TCP_CLOSE_WAIT
 	})
 	onLoop(c, func() int { return 0 }) // one more pass

@@ -7,6 +7,8 @@ import (
 	"io"
 	"net"
 	"testing"
+
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
 // BenchmarkEcho has one plain client and an echoing Conn: small records, 1 and 16
@@ -21,7 +23,7 @@ func BenchmarkEcho(b *testing.B) {
 			benchEcho(b, dialPeer(b, l).TCPConn, bb.size, bb.depth)
 		})
 		b.Run(fmt.Sprintf("%dx%d/net", bb.size, bb.depth), func(b *testing.B) {
-			s, c := tcpPair(b)
+			s, c := testkit.TCPPair(b)
 			go func() {
 				in := bufio.NewReaderSize(s, 64<<10)
 				rec := make([]byte, 4+bb.size)

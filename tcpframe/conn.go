@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
+	"github.com/rdmabridge/rdmabridge/tcpframe/eventloop"
 )
 
 // A RecordHandler owns a Conn. All its methods run on the Conn's loop.
@@ -23,6 +24,14 @@ type RecordHandler interface {
 	//   - an error that says that the engine has stopped;
 	//   - otherwise the socket's error.
 	Closed(c *Conn, err error)
+}
+
+// A WholeHandler is a RecordHandler that can take records without a Buffer of their own.
+type WholeHandler interface {
+	RecordHandler
+	// Whole borrows m, a record of at least 8 octets that one read has brought, and may write to it. It returns how
+	// many octets it has copied. If it reports false it has done nothing, and Record takes a copy of m.
+	Whole(c *Conn, m []byte) (copied int, ok bool)
 }
 
 // A BusyHandler is a RecordHandler whose peer may be silent for longer than
@@ -66,15 +75,22 @@ type Conn struct {
 	memory   Memory       // constant after Opened
 	counters *counters    // constant
 	handler  RecordHandler
-	listener *Listener     // the Listener that counts it; nil if it was dialled
-	proxy    *announcement // of a connection that a proxy has made; nil for all others; constant
-	sock     *socket       // constant after newConn
-	tls      *session      // nil until StartTLS
+	whole    WholeHandler      // the handler, if it is one; otherwise nil
+	listener *Listener         // the Listener that counts it; nil if it was dialled
+	proxy    *announcement     // of a connection that a proxy has made; nil for all others; constant
+	sock     *eventloop.Socket // constant after newConn
+	loop     *Loop             // constant after newConn
+	tls      *session          // nil until StartTLS
 
-	state  connState
-	err    error // for Closed
-	active int64 // time of the last octet in either direction
-	due    int64 // time at which draining or lingering is cut short
+	state     connState
+	why       pauseReason // for which the Conn itself does not read
+	timed     bool        // in loop.timed
+	blocked   bool        // the socket takes no more until Writable
+	awaits    bool        // Input is called before a record is read
+	sawPaused bool        // what the gauge counts at present
+	err       error       // for Closed
+	active    int64       // time of the last octet in either direction
+	due       int64       // time at which draining or lingering is cut short
 
 	// Receiving.
 	split    splitter
@@ -87,48 +103,76 @@ type Conn struct {
 	rx       int64    // octets received
 	records  uint64   // records received
 	pauses   int32    // calls of Pause without their Resume
-	why      pauseReason
-	timed    bool   // in loop.timed
-	memWant  int    // octets that Memory.Wait was called for
-	memFunc  func() // posts memoryTask; made at first use
-	memSince int64  // time since which Lease has failed; 0 if it has not
+	memWant  int32    // octets that Memory.Wait was called for
+	memFunc  func()   // posts memoryTask; made at first use
+	memSince int64    // time since which Lease has failed; 0 if it has not
 	stall    stallCheck
 
 	// Sending.
-	head, tail *outRecord
-	first      *outRecord // the last record in the queue that SendFirst queued; nil for none
-	headSent   int        // octets of head that were written
-	outbound   int64      // octets queued
-	tx         int64      // octets sent
-	outSince   int64      // time at which outMark was set
-	outMark    int64      // tx when the queue began, or when sendOctets more had been sent
-	copied     int        // octets copied that counters.copied does not count yet
-	blocked    bool       // the socket takes no more until Writable
+	outQueue
+	outbound int64 // octets queued
+	tx       int64 // octets sent
+	outSince int64 // time at which outMark was set
+	outMark  int64 // tx when the queue began, or when sendOctets more had been sent
+	copied   int   // octets copied that counters.copied does not count yet
 
 	// The values that the gauges count at present.
-	sawPaused          bool
 	pausedAt           int64 // time
 	sawIn, sawOutbound int64
 }
 
+// A stallCheck counts the time that an incomplete record, of RPC or of TLS, takes, and the part of it in
+// which the record has not made enough progress. Both count only as far as this side was willing to read.
+type stallCheck struct {
+	seen    int64  // time of the last sweep that saw the record; 0 for none
+	taken   int64  // time since a sweep first saw the record
+	spent   int64  // time since rx was noted
+	rx      int64  // result of progressed
+	records uint64 // records received before this one
+}
+
+// A dropped is a record that the Conn reads to its end and delivers to nobody. It takes no memory, and must make
+// progress as any other record.
+type dropped struct {
+	err  *recordError
+	head [minRecord]byte // the first octets of the record
+	have int             // octets of head that have arrived
+	told bool            // the handler knows
+}
+
 // newConn makes the Conn of a socket that is not attached yet. It keeps o, which must not change.
-func newConn(l *Loop, c net.Conn, o *ConnOptions, m *counters) *Conn {
+func newConn(l *Loop, c net.Conn, o *ConnOptions, m *counters, now int64) *Conn {
 	x := &Conn{
 		opts:     o,
 		memory:   heap{},
 		counters: m,
 		split:    splitter{maxRecord: min(o.MaxRecord, maxFragment)},
-		active:   l.engine.Now(),
+		active:   now,
 	}
 	if o.Memory != nil {
-		x.memory = o.Memory(l.index)
+		x.memory = o.Memory(l.Index())
 	}
-	x.sock = newSocket(l, c, (*connStream)(x))
+	x.loop, x.sock = l, eventloop.NewSocket(l.Loop, c, (*connStream)(x))
 	return x
 }
 
+// serve makes h the owner of a Conn that its loop does not have yet. l is the Listener that counts it, and p what a proxy
+// is to say; both may be nil, and h is nil with p.
+func (c *Conn) serve(h RecordHandler, l *Listener, p *announcement) {
+	c.listener, c.proxy = l, p
+	c.setHandler(h)
+}
+
+func (c *Conn) setHandler(h RecordHandler) {
+	c.handler = h
+	c.whole, _ = h.(WholeHandler)
+}
+
+// attach gives the Conn, whose socket is nc, to its loop. It closes nc on failure.
+func (c *Conn) attach(nc net.Conn) error { return c.loop.AttachSocket(nc, c.sock) }
+
 // Loop returns the loop that owns the Conn. It is safe for concurrent use.
-func (c *Conn) Loop() *Loop { return c.sock.loop }
+func (c *Conn) Loop() *Loop { return c.loop }
 
 // RemoteAddr returns the address of the peer: of the client, when a proxy has made the connection for
 // it. It is safe for concurrent use after Opened.
@@ -136,14 +180,14 @@ func (c *Conn) RemoteAddr() netip.AddrPort {
 	if c.proxy != nil && c.proxy.client.IsValid() {
 		return c.proxy.client
 	}
-	return c.sock.remote
+	return c.sock.RemoteAddr()
 }
 
 // WireAddr returns the address of the host at the other end of the socket. It is safe for concurrent use.
-func (c *Conn) WireAddr() netip.AddrPort { return c.sock.remote }
+func (c *Conn) WireAddr() netip.AddrPort { return c.sock.RemoteAddr() }
 
 // LocalAddr returns this side's address. It is safe for concurrent use.
-func (c *Conn) LocalAddr() netip.AddrPort { return c.sock.local }
+func (c *Conn) LocalAddr() netip.AddrPort { return c.sock.LocalAddr() }
 
 // SetMemory makes m the memory of the Conn. RecordHandler.Opened calls it.
 func (c *Conn) SetMemory(m Memory) { c.memory = m }
@@ -164,84 +208,69 @@ func (c *Conn) Incoming() Incoming {
 
 // Open reports whether there is a use in sending another record: not before Opened, not after Close or Abort, and not when
 // the end of the connection was found.
-func (c *Conn) Open() bool { return c.state == open && !c.sock.closing }
+func (c *Conn) Open() bool { return c.state == open && !c.sock.Closing() }
 
 // Ended reports, to a Releaser, that its record was not written in full: it is released
 // because the connection has ended.
 func (c *Conn) Ended() bool { return c.state == closed }
 
-// A connStream is a Conn as its socket sees it: a loop.Stream.
-type connStream Conn
-
-func (s *connStream) Attached(loop.Socket) {
-	c := (*Conn)(s)
-	c.counters.accepted.Add(1)
-	c.counters.conns.Add(1)
-	if c.proxy != nil {
-		c.awaitAnnouncement()
-	} else {
-		c.state = open
-		c.handler.Opened(c)
+// Measure tells what the kernel knows of the connection. It costs two system calls.
+func (c *Conn) Measure() (loop.TCP, bool) {
+	if c.state == opening || c.state == closed {
+		return loop.TCP{}, false
 	}
-	c.watch()
+	return c.sock.Measure()
 }
 
-func (s *connStream) Received(b []byte) { (*Conn)(s).received(b) }
+// A pauseReason is a reason of the Conn's own for not reading.
+type pauseReason uint8
 
-func (s *connStream) Writable() {
-	c := (*Conn)(s)
-	c.blocked = false
+const (
+	whyOutbound pauseReason = 1 << iota // the peer does not read what is queued for it
+	whyMemory                           // Memory has nothing to lend
+)
+
+func (c *Conn) paused() bool { return c.pauses > 0 || c.why != 0 }
+
+// Pause stops reading until Resume was called as often. No record is delivered after the record
+// that is being delivered now. The Conn holds the octets that were read already, at most 128
+// KiB.
+func (c *Conn) Pause() {
+	c.pauses++
 	c.sock.FlushSoon()
 }
 
-// Flush ends a pass that touched the Conn.
-func (s *connStream) Flush() {
-	c := (*Conn)(s)
-	c.parseHeld()
-	c.write()
-	if c.state == draining && !c.owes() && c.notifyClosed() {
-		c.linger()
+// Resume undoes one Pause. Records are delivered again at the end of this pass.
+func (c *Conn) Resume() {
+	if c.pauses--; c.pauses < 0 {
+		panic("BUG: tcpframe: Resume without Pause")
 	}
-	c.settle()
+	c.sock.FlushSoon()
 }
 
-// settle makes the socket and the gauges follow the state at the end of the pass.
-func (c *Conn) settle() {
-	paused := c.state == open && c.paused()
-	if c.tls != nil {
-		paused = c.tls.settle(paused)
-	} else {
-		c.sock.setPaused(paused || c.state == draining)
-	}
-	c.watch()
-	if paused != c.sawPaused {
-		c.notePaused(paused)
-	}
-	if c.copied > 0 {
-		c.counters.copied.Add(uint64(c.copied))
-		c.copied = 0
-	}
-	in := int64(c.have + len(c.held))
-	if c.tls != nil {
-		in += int64(c.tls.buffered())
-	}
-	if in != c.sawIn {
-		c.counters.inbound.Add(in - c.sawIn)
-		c.sawIn = in
-	}
-	if c.outbound != c.sawOutbound {
-		c.counters.outbound.Add(c.outbound - c.sawOutbound)
-		c.sawOutbound = c.outbound
-	}
+// An InputHandler is a RecordHandler that decides whether to read from a peer only when the peer
+// has sent something.
+type InputHandler interface {
+	RecordHandler
+	// Input is called once after AwaitInput, when octets of the peer have come. It
+	// may pause the Conn before a record is read.
+	Input(c *Conn)
 }
 
-func (c *Conn) notePaused(on bool) {
-	c.sawPaused = on
-	if on {
-		c.pausedAt = c.Loop().Now()
-		c.counters.paused.Add(1)
+// AwaitInput makes the Conn call Input of the handler, which must be an InputHandler, when octets of the peer come,
+// and before it parses them. Unlike a paused Conn, one that awaits input notices the peer's FIN and has an idle
+// timeout. It is for a Conn from which nothing has been read yet.
+func (c *Conn) AwaitInput() {
+	if c.state != open {
 		return
 	}
-	c.counters.paused.Add(-1)
-	c.counters.pausedNs.Add(uint64(max(0, c.Loop().Now()-c.pausedAt)))
+	c.awaits = true
+}
+
+// owes reports whether octets wait to be written.
+func (c *Conn) owes() bool {
+	if c.tls != nil {
+		return c.tls.owes(c.head != nil)
+	}
+	return c.head != nil
 }

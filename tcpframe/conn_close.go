@@ -1,11 +1,7 @@
 package tcpframe
 
 import (
-	"errors"
-	"io"
 	"time"
-
-	"github.com/rdmabridge/rdmabridge/internal/loop"
 )
 
 // closeTimeout bounds how long Close takes to write the queue, send FIN and receive the
@@ -74,41 +70,6 @@ func (c *Conn) fail(err error) {
 func (c *Conn) endSocket() {
 	c.state = ending
 	c.sock.Close()
-}
-
-// Detached ends the Conn. The socket can still be written to.
-func (s *connStream) Detached(err error) {
-	c := (*Conn)(s)
-	wasOpen := c.state == open
-	if wasOpen {
-		c.err = err
-		if errors.Is(err, io.EOF) && c.split.begun() {
-			c.err = io.ErrUnexpectedEOF
-		}
-	}
-	if c.state <= draining && (errors.Is(err, io.EOF) || errors.Is(err, loop.ErrStopped)) {
-		// The records that this pass has queued were not tried yet.
-		c.state, c.blocked = ending, false
-		c.write()
-		if !c.owes() {
-			c.notifyClosed()
-		}
-	}
-	c.state = closed
-	c.dropInput()
-	c.dropQueue()
-	c.settle()
-	c.counters.conns.Add(-1)
-	if c.proxy != nil && !c.proxy.admitted {
-		c.unannounced(err)
-		return // nobody has the Conn
-	}
-	if c.listener != nil {
-		c.listener.leave(c.RemoteAddr().Addr())
-	}
-	if c.tls == nil || c.tls.detached(wasOpen, err) {
-		c.bury()
-	}
 }
 
 // bury tells the handler that the Conn has ended.

@@ -13,15 +13,6 @@ type DropHandler interface {
 // as many octets as MaxRecord. What seems to be the mark of a longer one says that the stream is out of step.
 const dropUnknown = 4
 
-// A dropped is a record that the Conn reads to its end and delivers to nobody. It takes no memory, and must make
-// progress as any other record.
-type dropped struct {
-	err  *recordError
-	head [minRecord]byte // the first octets of the record
-	have int             // octets of head that have arrived
-	told bool            // the handler knows
-}
-
 // fault handles a record that is not as it must be. It drops the record for a DropHandler, and otherwise closes the
 // connection.
 func (c *Conn) fault(err *recordError) {

@@ -102,7 +102,7 @@ func TestDroppedForMemory(t *testing.T) {
 		b.Release()
 	}
 	c := offlineConn(ConnOptions{Memory: lend(mem)}, d)
-	c.Loop().engine.memoryTimeout = memoryTimeout
+	c.Loop().memoryTimeout = memoryTimeout
 	long := append([]byte{0x77}, pattern(1<<20, 5)...)
 	for p := range slices.Chunk(slices.Concat(fragment(true, long), fragment(true, pattern(100, 1))), 20<<10) {
 		c.pass(p)
@@ -143,9 +143,8 @@ func TestDroppedThenOutOfStep(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			mem, d := &testMemory{limit: int64(class(4))}, &dropper{recorder: newRecorder()}
 			c := offlineConn(ConnOptions{Memory: lend(mem), MaxRecord: 4096}, d)
-			e := c.Loop().engine
-			e.memoryTimeout = memoryTimeout
-			c.counters = e.counters(ofUpstream, "test")
+			c.Loop().memoryTimeout = memoryTimeout
+			c.counters = c.counters.set.of(ofUpstream, "test")
 			for p := range slices.Chunk(tt.in, 1000) {
 				c.pass(p)
 			}

@@ -5,21 +5,24 @@ import (
 	"math/rand/v2"
 	"testing"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/metrics"
+	"github.com/rdmabridge/rdmabridge/tcpframe/eventloop"
 )
 
 // offlineConn returns a Conn without a socket. The test calls received itself.
 func offlineConn(o ConnOptions, h RecordHandler) *Conn {
-	e := &Engine{counted: make(map[countersKey]*counters), epoch: time.Now()}
-	l := newLoop(e, 0)
+	set := &counterSet{all: make(map[countersKey]*counters)}
+	l := newLoop(eventloop.NewOffline())
 	o = bounds(o)
 	if o.Memory == nil {
 		o.Memory = lend(heap{})
 	}
 	c := &Conn{
-		opts: &o, memory: o.Memory(0), counters: e.counters(ofListener, "test"), handler: h, state: open,
+		opts: &o, memory: o.Memory(0), counters: set.of(ofListener, "test"), handler: h, state: open,
 		split: splitter{maxRecord: o.MaxRecord},
 	}
-	c.sock = &socket{loop: l, stream: (*connStream)(c), fd: -1, gone: true}
+	c.loop, c.sock = l, eventloop.NewOfflineSocket(l.Loop, (*connStream)(c))
 	return c
 }
 
@@ -33,16 +36,7 @@ func (c *Conn) pass(b []byte) {
 
 // endPass does what the loop does at the end of a pass.
 func (c *Conn) endPass() {
-	l := c.Loop()
-	for len(l.dirty) > 0 || len(l.in) > 0 {
-		l.awake = true
-		in := l.in
-		l.in = nil
-		for _, t := range in {
-			t.Run()
-		}
-		l.flush()
-	}
+	c.Loop().RunPass()
 }
 
 // FuzzConn checks that the same records arrive whatever the pieces of the stream, the pauses
@@ -129,10 +123,10 @@ func (x *connFuzz) record(c *Conn, b Buffer) {
 // receive gives c a piece of the stream. A paused Conn gets none, except for one read that
 // was on its way.
 func (x *connFuzz) receive(c *Conn, maxPiece int) {
-	if len(x.stream) == 0 || c.paused() && (x.rng.IntN(10) > 0 || len(c.held) > readBuffer) {
+	if len(x.stream) == 0 || c.paused() && (x.rng.IntN(10) > 0 || len(c.held) > eventloop.ReadBuffer) {
 		return
 	}
-	k := min(1+x.rng.IntN(maxPiece+1), len(x.stream), readBuffer)
+	k := min(1+x.rng.IntN(maxPiece+1), len(x.stream), eventloop.ReadBuffer)
 	piece := bytes.Clone(x.stream[:k])
 	c.pass(piece)
 	clear(piece) // it was lent until Received returned
@@ -180,7 +174,7 @@ func TestRecordAllocs(t *testing.T) {
 	long := fragment(true, pattern(1<<20, 0))
 	if n := testing.AllocsPerRun(20, func() {
 		for p := long; len(p) > 0; {
-			k := min(len(p), readBuffer)
+			k := min(len(p), eventloop.ReadBuffer)
 			c.received(p[:k])
 			p = p[k:]
 		}
@@ -278,7 +272,7 @@ func TestStallCheck(t *testing.T) {
 		c := offlineConn(ConnOptions{StallTimeout: time.Second, Memory: lend(&testMemory{})}, newRecorder())
 		return c, func(d time.Duration) connState {
 			now += int64(d)
-			c.Loop().clock = now
+			c.Loop().SetClock(now)
 			c.sweep(now)
 			return c.state
 		}
@@ -342,7 +336,7 @@ func TestPace(t *testing.T) {
 	sweep := func(d time.Duration) connState {
 		for range d / time.Second {
 			now += int64(time.Second)
-			c.Loop().clock = now
+			c.Loop().SetClock(now)
 			c.sweep(now)
 		}
 		return c.state
@@ -396,5 +390,67 @@ func TestMemoryTurnPassedOn(t *testing.T) {
 	next.endPass()
 	if got != 1 {
 		t.Error("the next connection that waits was not called")
+	}
+}
+
+// A picker is a recorder that takes every other record whole.
+type picker struct {
+	*recorder
+	n     int
+	taken [][]byte
+}
+
+func (p *picker) Whole(_ *Conn, m []byte) (copied int, ok bool) {
+	if p.n++; p.n%2 == 0 {
+		return 0, false
+	}
+	p.taken = append(p.taken, bytes.Clone(m))
+	clear(m)
+	return 3, true
+}
+
+// TestWhole: a WholeHandler is offered each record that a read has brought whole, in their order with the others, and
+// what it copies is counted.
+func TestWhole(t *testing.T) {
+	e := startEngine(t, EngineOptions{Loops: 1, Metrics: metrics.New()})
+	const records = 50
+	p := &picker{recorder: newRecorder()}
+	var all [][]byte
+	p.record = func(c *Conn, b Buffer) {
+		all = append(append(all, p.taken...), bytes.Clone(b.Bytes()))
+		p.taken = nil
+		b.Release()
+	}
+	var conn *Conn
+	p.opened = func(c *Conn) { conn = c }
+	l := listen(t, e, ListenOptions{}, func(*Conn) RecordHandler { return p })
+	peer := dialPeer(t, l)
+	var out []byte
+	want := 0
+	for i := range records {
+		out = append(out, fragment(true, pattern(8+4*i, byte(i)))...)
+		if i%2 == 0 {
+			want += 3
+		} else {
+			want += 8 + 4*i
+		}
+	}
+	peer.send(out)
+	peer.send(append(fragment(false, pattern(8, 1)), fragment(true, pattern(8, 2))...)) // in pieces: for Record alone
+	peer.Close()
+	p.wait(t, "the peer closes")
+	if len(all) != records+1 {
+		t.Fatalf("%d records came, want %d", len(all), records+1)
+	}
+	for i := range records {
+		if !bytes.Equal(all[i], pattern(8+4*i, byte(i))) {
+			t.Fatalf("record %d of %d octets differs", i, len(all[i]))
+		}
+	}
+	if conn.records != records+1 {
+		t.Errorf("counted %d records, want %d", conn.records, records+1)
+	}
+	if got := int(conn.counters.copied.Value()); got < want {
+		t.Errorf("counted %d copied octets, want at least %d", got, want)
 	}
 }

@@ -45,17 +45,17 @@ func TestSendCopy(t *testing.T) {
 	const copies, every = 200, 7
 	var longest bool
 	r, l := listenCopier(t, func(c *Conn) {
-		b := make([]byte, copyUpTo)
+		b := make([]byte, copyUpTo+1)
 		for i := range copies {
 			n := copy(b, pattern(4*i%copyUpTo, byte(i)))
-			for !c.SendCopy([][]byte{b[:n/3], b[n/3 : n]}) {
+			for !c.SendCopy(b[:n]) {
 				c.write() // more than may wait
 			}
 			if i%every == 0 {
 				c.Send([][]byte{pattern(5000, byte(i))}, nil)
 			}
 		}
-		longest = c.SendCopy([][]byte{b, b[:1]})
+		longest = c.SendCopy(b)
 	})
 	p := dialPeer(t, l)
 	p.send(fragment(true, pattern(100, 0)))
@@ -85,11 +85,11 @@ func TestSendCopyUnread(t *testing.T) {
 	var conn *Conn
 	r, l := listenCopier(t, func(c *Conn) {
 		conn = c
-		if err := unix.SetsockoptInt(c.sock.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 4096); err != nil {
+		if err := unix.SetsockoptInt(c.sock.Descriptor(), unix.SOL_SOCKET, unix.SO_SNDBUF, 4096); err != nil {
 			t.Error(err)
 		}
 		for i := 0; refused.Load() == 0; i++ {
-			if c.SendCopy([][]byte{pattern(400, byte(i))}) {
+			if c.SendCopy(pattern(400, byte(i))) {
 				taken.Add(1)
 				continue
 			}
@@ -97,7 +97,7 @@ func TestSendCopyUnread(t *testing.T) {
 				refused.Add(1)
 			}
 		}
-		if c.SendCopy([][]byte{pattern(4, 0)}) {
+		if c.SendCopy(pattern(4, 0)) {
 			t.Error("SendCopy copies for a peer that does not read")
 		}
 	})
@@ -124,12 +124,8 @@ func TestSendCopyUnread(t *testing.T) {
 func TestSendCopyBlocks(t *testing.T) {
 	l := &Loop{}
 	var all []*outRecord
-	for {
-		r := l.takeBlock()
-		if r == nil {
-			break
-		}
-		all = append(all, r)
+	for (&Conn{loop: l, state: open}).copies(1) {
+		all = append(all, l.takeBlock())
 	}
 	if len(all) != mostBlocks {
 		t.Errorf("%d blocks in use, want %d", len(all), mostBlocks)
@@ -167,7 +163,6 @@ type copySender struct{ sender }
 
 func (copySender) Copied(int, bool) {}
 func (copySender) Record(c *Conn, b Buffer) {
-	parts := [1][]byte{b.Bytes()}
-	c.SendCopy(parts[:])
+	c.SendCopy(b.Bytes())
 	b.Release()
 }

@@ -159,7 +159,7 @@ func TestRefusals(t *testing.T) {
 		{"SSH", []byte("SSH-2.0-OpenSSH_9.2\r\n"), reasonTooLong},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			before := e.counters(ofListener, l.counters.name).refused[tt.want].Value()
+			before := e.counted.of(ofListener, l.counters.name).refused[tt.want].Value()
 			last.Store(nil)
 			p := dialPeer(t, l)
 			go p.Write(tt.in)

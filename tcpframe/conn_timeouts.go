@@ -2,13 +2,6 @@ package tcpframe
 
 import "time"
 
-// memoryTimeout bounds how long an incomplete record waits for memory, unless EngineOptions say
-// otherwise. It ends the deadlock in which incomplete records hold all memory. A client whose
-// record has got no memory at all is closed, too: the Conn does not read its FIN while it waits,
-// so the connection would stay for ever. A connection to an upstream that holds nothing waits on,
-// because its end would free nothing and lose Calls.
-const memoryTimeout = 20 * time.Second
-
 const (
 	// stallOctets must arrive of an incomplete record within each StallTimeout.
 	stallOctets = 4096
@@ -17,16 +10,6 @@ const (
 	// queued for ever.
 	sendOctets = 64 << 10
 )
-
-// A stallCheck counts the time that an incomplete record, of RPC or of TLS, takes, and the part of it in
-// which the record has not made enough progress. Both count only as far as this side was willing to read.
-type stallCheck struct {
-	seen    int64  // time of the last sweep that saw the record; 0 for none
-	taken   int64  // time since a sweep first saw the record
-	spent   int64  // time since rx was noted
-	rx      int64  // result of progressed
-	records uint64 // records received before this one
-}
 
 // watch makes the loop look at the timeouts of the connection as long as one can pass. Most of
 // thousands of connections have none: nothing of a record has arrived, and nothing is queued.
@@ -153,7 +136,7 @@ func over(now, since int64, limit time.Duration) bool {
 	return limit > 0 && now-since > int64(limit)
 }
 
-func (c *Conn) memoryTimeout() time.Duration { return c.Loop().engine.memoryTimeout }
+func (c *Conn) memoryTimeout() time.Duration { return c.Loop().memoryTimeout }
 
 func (c *Conn) busy() bool {
 	h, ok := c.handler.(BusyHandler)
@@ -162,4 +145,28 @@ func (c *Conn) busy() bool {
 
 func timedOut(r reason, value int64, limit time.Duration) *recordError {
 	return &recordError{reason: r, value: value, limit: int64(limit)}
+}
+
+// maxTimed is the largest capacity that the list of the Conns with timeouts keeps.
+const maxTimed = 8192
+
+// A sweepTask is a Loop as the Task that sweeps the loop's connections.
+type sweepTask Loop
+
+func (t *sweepTask) Run() { l := (*Loop)(t); l.sweep(l.Now()) }
+
+// sweep checks the timeouts of the connections that have any, once per tick.
+func (l *Loop) sweep(now int64) {
+	l.Loop.Sweep()
+	kept := l.timed[:0]
+	for _, c := range l.timed {
+		if c.timed = !c.sock.Closing() && c.sweep(now); c.timed {
+			kept = append(kept, c)
+		}
+	}
+	clear(l.timed[len(kept):])
+	if cap(l.timed) > maxTimed && len(kept) < maxTimed/4 {
+		kept = append(make([]*Conn, 0, maxTimed/2), kept...) // a burst made it long
+	}
+	l.timed = kept
 }

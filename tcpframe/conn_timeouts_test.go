@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/tcpframe/tlsloop"
 )
 
 // TestSweepLooksAtFew: a sweep looks at a connection only while a timeout of it can pass, so that
@@ -66,8 +68,8 @@ func TestRecordTimeout(t *testing.T) {
 	long := fragment(true, pattern(1<<20, 0))
 	step := func(c *Conn, d time.Duration) {
 		l := c.Loop()
-		l.clock += int64(d)
-		c.sweep(l.clock)
+		l.SetClock(l.Now() + int64(d))
+		c.sweep(l.Now())
 	}
 	for _, tt := range []struct {
 		name  string
@@ -158,8 +160,8 @@ func TestRecordTimeout(t *testing.T) {
 			h := newRecorder()
 			h.record = func(_ *Conn, b Buffer) { b.Release() }
 			c := offlineConn(ConnOptions{StallTimeout: -1, RecordTimeout: tt.limit, Memory: lend(mem)}, h)
-			c.Loop().engine.memoryTimeout = memoryTimeout
-			c.Loop().clock = 1e18
+			c.Loop().memoryTimeout = memoryTimeout
+			c.Loop().SetClock(1e18)
 			tt.do(c, mem)
 			if tt.ends {
 				wantReason(t, c.err, reasonRecord)
@@ -185,7 +187,7 @@ func TestRecordTimeoutTrickle(t *testing.T) {
 	long := fragment(true, pattern(1<<20, 0))
 	secured := y.craft()
 	sealed := y.craft()
-	one := sealed.record(contentData, long[:tlsContent], 0)
+	one := sealed.record(contentData, long[:tlsloop.MaxContent], 0)
 	trickle := dialPeer(t, y.l)
 	for i, tt := range []struct {
 		name string

@@ -3,6 +3,7 @@ package tcpframe
 import (
 	"net/netip"
 	"slices"
+	"sync"
 	"sync/atomic"
 
 	"github.com/rs/zerolog"
@@ -11,8 +12,18 @@ import (
 	"github.com/rdmabridge/rdmabridge/metrics"
 )
 
+// A counterSet has the counters of all listeners and upstreams. It is safe for concurrent use.
+type counterSet struct {
+	metrics *metrics.Registry // constant, as the next one
+	log     zerolog.Logger
+
+	mu  sync.Mutex // guards all, and what its values get later; a leaf
+	all map[countersKey]*counters
+}
+
 // counters are the metrics of one listener or upstream.
 type counters struct {
+	set      *counterSet // constant
 	name     string
 	log      refusalLog
 	conns    *metrics.Gauge // nil for an upstream
@@ -63,19 +74,20 @@ type countersKey struct {
 	name string
 }
 
-// counters returns the counters of the listener or upstream with this name. It creates them at
+// of returns the counters of the listener or upstream with this name. It creates them at
 // first use. A listener that is closed and opened again keeps its counters.
-func (e *Engine) counters(of side, name string) *counters {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+func (s *counterSet) of(of side, name string) *counters {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	key := countersKey{of, name}
-	if c := e.counted[key]; c != nil {
+	if c := s.all[key]; c != nil {
 		return c
 	}
-	r, m := e.metrics, metricsOf[of]
+	r, m := s.metrics, metricsOf[of]
 	c := &counters{
+		set:      s,
 		name:     name,
-		log:      refusalLog{log: e.log, side: of},
+		log:      refusalLog{log: s.log, side: of},
 		received: r.Counter(m.received, name),
 		sent:     r.Counter(m.sent, name),
 		copied:   r.Counter(m.copied, name, "tcp"),
@@ -93,21 +105,15 @@ func (e *Engine) counters(of side, name string) *counters {
 	for _, why := range reasons {
 		c.refused[why] = r.Counter(m.refused, name, string(why))
 	}
-	e.counted[key] = c
+	s.all[key] = c
 	return c
 }
 
-// ForgetUpstream drops the counters of an upstream that has ended. The caller has the registry forget
-// their series.
-func (e *Engine) ForgetUpstream(name string) { e.forget(ofUpstream, name) }
-
-// ForgetListener does for a listener what ForgetUpstream does for an upstream.
-func (e *Engine) ForgetListener(name string) { e.forget(ofListener, name) }
-
-func (e *Engine) forget(of side, name string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	delete(e.counted, countersKey{of, name})
+// forget drops the counters of a listener or an upstream.
+func (s *counterSet) forget(of side, name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.all, countersKey{of, name})
 }
 
 // refuse counts and logs a connection that a Listener did not admit. proxy is the proxy that has made it for
@@ -148,12 +154,11 @@ func (l *refusalLog) close(name string, peer netip.AddrPort, why reason, err err
 	l.closed.Line(&l.log, zerolog.WarnLevel, event).Str(string(l.side), name).Stringer("peer", peer).Str("reason", string(why)).Err(err).Msg("connection closed")
 }
 
-// Refused adds to all how many connections of the listener with this name the Engine has refused or closed
-// so far, by reason.
-func (e *Engine) Refused(listener string, all map[string]uint64) {
-	e.mu.Lock()
-	c := e.counted[countersKey{ofListener, listener}]
-	e.mu.Unlock()
+// refused adds to all how many connections of a listener were refused or closed so far, by reason.
+func (s *counterSet) refused(listener string, all map[string]uint64) {
+	s.mu.Lock()
+	c := s.all[countersKey{ofListener, listener}]
+	s.mu.Unlock()
 	if c == nil {
 		return
 	}
@@ -162,4 +167,98 @@ func (e *Engine) Refused(listener string, all map[string]uint64) {
 			all[string(why)] += n
 		}
 	}
+}
+
+// proxyCounters are the metrics of a Listener that has proxies.
+type proxyCounters struct {
+	named, unnamed *metrics.Counter // connections whose header names a client, or none
+	waiting        *metrics.Gauge   // connections in the state announcing
+}
+
+// countProxies makes the counters of proxies for the listener of c.
+func (c *counters) countProxies() {
+	c.set.mu.Lock()
+	defer c.set.mu.Unlock()
+	if c.proxies.Load() != nil {
+		return
+	}
+	c.proxies.Store(&proxyCounters{
+		named:   c.set.metrics.Counter(metrics.ListenerProxyConnections, c.name, "client"),
+		unnamed: c.set.metrics.Counter(metrics.ListenerProxyConnections, c.name, "proxy"),
+		waiting: c.set.metrics.Gauge(metrics.ListenerProxyStarting, c.name),
+	})
+}
+
+// tlsCounters are the metrics of TLS of one listener or upstream.
+type tlsCounters struct {
+	of            *counters
+	lines         loglimit.Limit
+	conns         *metrics.Gauge // secured
+	handshakes    *metrics.Gauge // under way
+	full, resumed *metrics.Counter
+	failures      map[TLSReason]*metrics.Counter // constant
+}
+
+// tlsMetricsOf are the metrics of each side.
+var tlsMetricsOf = map[side]struct {
+	conns, handshaking   metrics.GaugeDef
+	handshakes, failures metrics.CounterDef
+}{
+	ofListener: {
+		conns: metrics.ListenerTLSConnections, handshaking: metrics.ListenerTLSStarting,
+		handshakes: metrics.ListenerTLSHandshakes, failures: metrics.ListenerTLSFailures,
+	},
+	ofUpstream: {
+		conns: metrics.UpstreamTLSConnections, handshaking: metrics.UpstreamTLSStarting,
+		handshakes: metrics.UpstreamTLSHandshakes, failures: metrics.UpstreamTLSFailures,
+	},
+}
+
+// countTLS returns the counters of TLS that belong to c. It creates them at first use.
+func (c *counters) countTLS() *tlsCounters {
+	if t := c.tls.Load(); t != nil {
+		return t
+	}
+	c.set.mu.Lock()
+	defer c.set.mu.Unlock()
+	if t := c.tls.Load(); t != nil {
+		return t
+	}
+	r, m := c.set.metrics, tlsMetricsOf[c.log.side]
+	t := &tlsCounters{
+		of:         c,
+		conns:      r.Gauge(m.conns, c.name),
+		handshakes: r.Gauge(m.handshaking, c.name),
+		full:       r.Counter(m.handshakes, c.name, "full"),
+		resumed:    r.Counter(m.handshakes, c.name, "resumed"),
+		failures:   make(map[TLSReason]*metrics.Counter),
+	}
+	for _, why := range tlsReasons {
+		t.failures[why] = r.Counter(m.failures, c.name, string(why))
+	}
+	c.tls.Store(t)
+	return t
+}
+
+// done counts a handshake.
+func (t *tlsCounters) done(resumed bool) {
+	if resumed {
+		t.resumed.Inc()
+	} else {
+		t.full.Inc()
+	}
+}
+
+// fail counts and logs that the TLS of the connection of peer has failed.
+func (t *tlsCounters) fail(peer netip.AddrPort, e *TLSError) {
+	why := e.Reason
+	if t.failures[why] == nil {
+		why = TLSFailed // of a callback
+	}
+	t.failures[why].Inc()
+	event := "client_tls_failed"
+	if t.of.log.side == ofUpstream {
+		event = "upstream_tls_failed"
+	}
+	t.lines.Line(&t.of.log.log, zerolog.WarnLevel, event).Str(string(t.of.log.side), t.of.name).Stringer("peer", peer).Str("reason", string(why)).Err(e).Msg("connection closed because of its TLS")
 }

@@ -9,6 +9,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rdmabridge/rdmabridge/tcpframe/eventloop"
 )
 
 // Errors of Dial that concern DialOptions.LocalAddr. Nothing was sent.
@@ -36,16 +38,16 @@ func (e *Engine) Dial(ctx context.Context, addr string, loop *Loop, o DialOption
 		o.Name = addr
 	}
 	if loop == nil {
-		loop = e.leastLoaded()
+		loop = e.place(nil)
 	}
 	nc, err := connect(ctx, addr, o)
 	if err != nil {
 		return nil, err
 	}
 	opts := o.Conn
-	c := newConn(loop, nc, &opts, e.counters(ofUpstream, o.Name))
-	c.handler = h
-	if err := loop.attach(nc, c.sock); err != nil {
+	c := newConn(loop, nc, &opts, e.counted.of(ofUpstream, o.Name), e.Now())
+	c.serve(h, nil, nil)
+	if err := c.attach(nc); err != nil {
 		return nil, fmt.Errorf("tcpframe: %w", err)
 	}
 	return c, nil
@@ -64,7 +66,7 @@ func connect(ctx context.Context, addr string, o DialOptions) (net.Conn, error) 
 	if err != nil {
 		return nil, sourceError(err)
 	}
-	if addrPort(nc.LocalAddr()) == addrPort(nc.RemoteAddr()) {
+	if eventloop.AddrPort(nc.LocalAddr()) == eventloop.AddrPort(nc.RemoteAddr()) {
 		// No process listens on the port, and the socket has connected to itself.
 		nc.Close()
 		return nil, fmt.Errorf("tcpframe: dial %s: %w", addr, unix.ECONNREFUSED)

@@ -133,7 +133,7 @@ func TestDialReset(t *testing.T) {
 		}
 		got := make(chan bool)
 		e.Loops()[0].Post(loop.TaskFunc(func() {
-			v, err := unix.GetsockoptLinger(c.sock.fd, unix.SOL_SOCKET, unix.SO_LINGER)
+			v, err := unix.GetsockoptLinger(c.sock.Descriptor(), unix.SOL_SOCKET, unix.SO_LINGER)
 			if err != nil {
 				t.Error(err)
 			}

@@ -3,7 +3,7 @@
 //
 // # Operation
 //
-// An [Engine] runs a number of loops, gnet's, each on one goroutine. A [Listener] accepts
+// An [Engine] runs the loops of package eventloop, each on one goroutine. A [Listener] accepts
 // connections on a goroutine of its own, closes those that its limits do not allow, and
 // gives each of the others to the loop that drives the fewest sockets. gnet's own acceptor
 // would stop all loops when descriptors run out once, and has one set of listeners for ever. A [Conn] splits
@@ -24,19 +24,12 @@
 // A connection stops parsing while its owner has paused it, while
 // Memory has nothing to lend, and while the peer does not read what is queued for it.
 // It holds the octets that had been read before that, at most 128 KiB, and when the peer
-// sends more its socket leaves the loop until it reads again: away.go. What the kernel does not
-// take of the queue waits until watch.go says that there is room.
+// sends more its socket leaves the loop until it reads again. What the kernel does not
+// take of the queue waits until the loop says that there is room.
 //
 // # TLS
 //
 // [Conn.StartTLS] switches a connection to TLS 1.3 behind a record. The handshake runs on a goroutine of its
 // own, one of a bounded number. After it no goroutine is left: the loop decrypts what the socket
 // brings, and encrypts what is queued, a bounded share in each pass. tls.go says which file does what.
-//
-// # Passes
-//
-// A pass begins when sockets are ready, or when a task was posted. It serves the sockets that
-// are ready together, until it has read 64 KiB. Everything that is requested during the pass
-// (writing, pausing, closing, Stream.Flush) happens once, at the end of the pass. loop.go has the passes,
-// and gnet.go says what gnet does, and what it does not do.
 package tcpframe

@@ -2,7 +2,6 @@ package tcpframe
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -11,8 +10,8 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/rdmabridge/rdmabridge/internal/loop"
-	"github.com/rdmabridge/rdmabridge/metrics"
+	"github.com/rdmabridge/rdmabridge/tcpframe/eventloop"
+	"github.com/rdmabridge/rdmabridge/tcpframe/tlsloop"
 )
 
 const (
@@ -25,25 +24,20 @@ const (
 // An Engine runs event loops. Its methods are safe for concurrent use, but must not be
 // called on a loop, except for Loops and Now.
 type Engine struct {
-	log           zerolog.Logger
-	metrics       *metrics.Registry
-	watcher       *watcher
-	loops         []*Loop
-	memoryTimeout time.Duration
-	busyPoll      int64 // nanoseconds; 0 for none
+	log     zerolog.Logger
+	counted *counterSet
+	group   *eventloop.Group
+	loops   []*Loop // of group
 
-	epoch   time.Time
 	sockets Sockets
 	quit    chan struct{}
 	ticking sync.WaitGroup
-	servers *handshakes // of connections that were accepted
-	clients *handshakes // of connections that were dialled
+	servers *tlsloop.Queue // of connections that were accepted
+	clients *tlsloop.Queue // of connections that were dialled
 
-	mu          sync.Mutex // guards the rest; a leaf
-	stopped     bool
-	listeners   []*Listener
-	counted     map[countersKey]*counters
-	attachments sync.WaitGroup // calls of Attach that have not returned; Add with mu held
+	mu        sync.Mutex // guards the rest; a leaf
+	stopped   bool
+	listeners []*Listener
 }
 
 // Start starts the loops.
@@ -51,49 +45,32 @@ func Start(o EngineOptions) (*Engine, error) {
 	if err := o.validate(); err != nil {
 		return nil, err
 	}
-	w, err := newWatcher()
+	g, err := eventloop.Start(eventloop.Options{Loops: o.Loops, BusyPoll: o.BusyPoll, Log: o.Log})
 	if err != nil {
 		return nil, fmt.Errorf("tcpframe: %w", err)
 	}
 	e := &Engine{
-		log:           o.Log,
-		metrics:       o.Metrics,
-		watcher:       w,
-		memoryTimeout: cmp.Or(o.MemoryTimeout, memoryTimeout),
-		busyPoll:      int64(o.BusyPoll),
-		epoch:         time.Now(),
-		quit:          make(chan struct{}),
-		counted:       make(map[countersKey]*counters),
+		log:     o.Log,
+		group:   g,
+		quit:    make(chan struct{}),
+		counted: &counterSet{metrics: o.Metrics, log: o.Log, all: make(map[countersKey]*counters)},
 	}
 	e.sockets.SetLimit(cmp.Or(o.MaxSockets, mostSockets()))
-	for i := range o.Loops {
-		l := newLoop(e, i)
-		if l.driver, err = startDriver(l, o.Log); err != nil {
-			_ = e.stopLoops()
-			return nil, fmt.Errorf("tcpframe: start loop %d: %w", i, err)
-		}
-		e.loops = append(e.loops, l)
-	}
 	if runtime.GOMAXPROCS(0) <= o.Loops {
 		runtime.GOMAXPROCS(o.Loops + 1)
 	}
 	// A handshake computes for up to a millisecond. Loops should find a processor meanwhile.
 	procs := runtime.GOMAXPROCS(0)
 	compute := max(procs-o.Loops, procs/4)
-	e.servers = newHandshakes(o.Handshakes, o.HandshakeQueue, compute, e.Now, o.Metrics, "listeners")
-	e.clients = newHandshakes(o.Handshakes, o.HandshakeQueue, compute, e.Now, o.Metrics, "upstreams")
+	e.servers = tlsloop.NewQueue(o.Handshakes, o.HandshakeQueue, compute, e.Now, o.Metrics, "listeners")
+	e.clients = tlsloop.NewQueue(o.Handshakes, o.HandshakeQueue, compute, e.Now, o.Metrics, "upstreams")
+	for _, g := range g.Loops() {
+		l := newLoop(g)
+		l.memoryTimeout, l.servers, l.clients = cmp.Or(o.MemoryTimeout, memoryTimeout), e.servers, e.clients
+		e.loops = append(e.loops, l)
+	}
 	e.ticking.Go(func() { e.tick(cmp.Or(o.tick, tickInterval)) })
 	return e, nil
-}
-
-// stopLoops ends the goroutines of the loops, whose connections must have been closed.
-func (e *Engine) stopLoops() error {
-	var failed error
-	for _, l := range e.loops {
-		failed = errors.Join(failed, l.driver.stop())
-	}
-	e.watcher.stop()
-	return failed
 }
 
 // Loops returns the loops. The caller must not change the slice. It is safe for concurrent use.
@@ -103,31 +80,19 @@ func (e *Engine) Loops() []*Loop { return e.loops }
 // counts its own sockets there, too.
 func (e *Engine) Sockets() *Sockets { return &e.sockets }
 
-// leastLoaded returns the loop that drives the fewest sockets.
-func (e *Engine) leastLoaded() *Loop {
-	return slices.MinFunc(e.loops, func(a, b *Loop) int { return int(a.conns.Load() - b.conns.Load()) })
-}
-
 // place returns the loop for a new connection: preferred, unless that is nil or drives many more sockets than
 // another one.
 func (e *Engine) place(preferred *Loop) *Loop {
-	least := e.leastLoaded()
+	var p *eventloop.Loop
 	if preferred != nil {
-		if n := least.conns.Load(); preferred.conns.Load() <= n+n/4+preferredMore {
-			return preferred
-		}
+		p = preferred.Loop
 	}
-	return least
+	return e.loops[e.group.Place(p).Index()]
 }
-
-// preferredMore is how many more sockets a loop may have than the one with the fewest, and a quarter of these, so
-// that a connection is still placed on it because it is the preferred one. Crossing to another loop for each Call
-// costs a few percent, and an idle processor beside a busy one costs half.
-const preferredMore = 4
 
 // Now returns the nanoseconds since Start on a monotonic clock. It is never 0. Any
 // goroutine; on a loop, Loop.Now is cheaper.
-func (e *Engine) Now() int64 { return int64(time.Since(e.epoch)) + 1 }
+func (e *Engine) Now() int64 { return e.group.Now() }
 
 // tick makes the loops sweep their connections, until the engine stops.
 func (e *Engine) tick(every time.Duration) {
@@ -138,26 +103,14 @@ func (e *Engine) tick(every time.Duration) {
 		case <-e.quit:
 			return
 		case <-t.C:
-			e.servers.tick()
+			e.servers.Tick()
 			for _, l := range e.loops {
-				if l.conns.Load() > 0 {
+				if l.Conns() > 0 {
 					l.Post((*sweepTask)(l))
 				}
 			}
 		}
 	}
-}
-
-// attaching reports whether an Attach may begin: the engine has not stopped. The caller
-// then calls attachments.Done.
-func (e *Engine) attaching() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.stopped {
-		return false
-	}
-	e.attachments.Add(1)
-	return true
 }
 
 // Stop closes the listeners, ends every connection with an error that says so, and stops
@@ -178,22 +131,16 @@ func (e *Engine) Stop() {
 	}
 	close(e.quit)
 	e.ticking.Wait()
-	e.attachments.Wait() // gnet never answers an Enroll if the client is stopped meanwhile
+	e.group.Refuse()
 
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		e.everyLoop(func(l *Loop) { l.stop() })
-		e.servers.ended.Wait()
-		e.clients.ended.Wait()
+		e.group.CloseAll()
+		e.servers.Wait()
+		e.clients.Wait()
 		// One more pass runs the tasks that Detached and Closed have posted.
-		e.everyLoop(func(*Loop) {})
-		for _, l := range e.loops {
-			l.mu.Lock()
-			l.stopped, l.in = true, nil
-			l.mu.Unlock()
-		}
-		if err := e.stopLoops(); err != nil {
+		if err := e.group.End(); err != nil {
 			e.log.Error().Str("event", "loops_failed").Err(err).Msg("event loops stopped with an error")
 		}
 	}()
@@ -206,24 +153,17 @@ func (e *Engine) Stop() {
 
 // LimitHandshakes replaces EngineOptions.Handshakes and HandshakeQueue. Handshakes that are under way or wait stay.
 func (e *Engine) LimitHandshakes(most, queued int) {
-	e.servers.limit(most, queued)
-	e.clients.limit(most, queued)
+	e.servers.Limit(most, queued)
+	e.clients.Limit(most, queued)
 }
 
-// handshakesOf returns the handshakes of servers, or of clients.
-func (e *Engine) handshakesOf(server bool) *handshakes {
-	if server {
-		return e.servers
-	}
-	return e.clients
-}
+// ForgetUpstream drops the counters of an upstream that has ended. The caller has the registry forget
+// their series.
+func (e *Engine) ForgetUpstream(name string) { e.counted.forget(ofUpstream, name) }
 
-// everyLoop runs f on every loop and waits until all have returned.
-func (e *Engine) everyLoop(f func(*Loop)) {
-	var wg sync.WaitGroup
-	wg.Add(len(e.loops))
-	for _, l := range e.loops {
-		l.Post(loop.TaskFunc(func() { defer wg.Done(); f(l) }))
-	}
-	wg.Wait()
-}
+// ForgetListener does for a listener what ForgetUpstream does for an upstream.
+func (e *Engine) ForgetListener(name string) { e.counted.forget(ofListener, name) }
+
+// Refused adds to all how many connections of the listener with this name the Engine has refused or closed
+// so far, by reason.
+func (e *Engine) Refused(listener string, all map[string]uint64) { e.counted.refused(listener, all) }

@@ -4,12 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/tcpframe/eventloop"
 )
 
 var (
-	// errClosed is the error of an act that needs a connection which has ended, or an
-	// engine which has stopped.
-	errClosed = errors.New("tcpframe: closed")
+	errClosed = eventloop.ErrClosed
 	// ErrSilent matches, by errors.Is, the error of a connection that ended because its
 	// peer's host is gone: see ConnOptions.SilentTimeout.
 	ErrSilent = errors.New("tcpframe: peer's host is silent")

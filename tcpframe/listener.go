@@ -17,6 +17,8 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/crowd"
 	"github.com/rdmabridge/rdmabridge/internal/loglimit"
 	"github.com/rdmabridge/rdmabridge/internal/loop"
+	"github.com/rdmabridge/rdmabridge/internal/ratelimit"
+	"github.com/rdmabridge/rdmabridge/tcpframe/eventloop"
 )
 
 // A Listener waits after an error of accept, longer each time.
@@ -63,7 +65,7 @@ func (e *Engine) Listen(o ListenOptions, h func(*Conn) RecordHandler) (*Listener
 	l := &Listener{
 		engine:   e,
 		ln:       ln,
-		counters: e.counters(ofListener, o.Name),
+		counters: e.counted.of(ofListener, o.Name),
 		open:     h,
 		donec:    make(chan struct{}),
 	}
@@ -99,7 +101,7 @@ func (o *ListenOptions) socket() (*net.TCPListener, error) {
 func (l *Listener) File() (*os.File, error) { return loop.Duplicate(l.ln) }
 
 // Addr returns the address that the Listener listens on.
-func (l *Listener) Addr() netip.AddrPort { return addrPort(l.ln.Addr()) }
+func (l *Listener) Addr() netip.AddrPort { return eventloop.AddrPort(l.ln.Addr()) }
 
 // Update replaces the limits, the allow list and the ConnOptions, for connections that
 // are accepted from now on. Address, Name and Socket stay. The options must be valid:
@@ -116,7 +118,7 @@ func (l *Listener) store(o ListenOptions) {
 	o.Socket = nil
 	o.Allow, o.Proxies = unmapped(o.Allow), unmapped(o.Proxies)
 	if len(o.Proxies) > 0 {
-		l.engine.countProxies(l.counters)
+		l.counters.countProxies()
 	}
 	l.opts.Store(&o)
 }
@@ -159,16 +161,16 @@ func (l *Listener) Close() error {
 func (l *Listener) accept() {
 	defer close(l.donec)
 	var backoff time.Duration
-	var due time.Time // when the next connection may come, as Rate says
+	var pace pacer
 	for l.ctx.Err() == nil {
-		if !l.sleep(time.Until(due)) {
+		if !l.sleep(pace.wait()) {
 			return
 		}
 		c, err := l.ln.AcceptTCP()
 		if err == nil {
 			backoff = 0
 			if o := l.opts.Load(); l.admit(c, o) {
-				due = nextAccept(due, o.Rate)
+				pace.came(o.Rate)
 			}
 			continue
 		}
@@ -201,22 +203,28 @@ func (l *Listener) sleep(d time.Duration) bool {
 // acceptBurst is how long connections that do not come are saved up at a Rate.
 const acceptBurst = time.Second
 
-// nextAccept returns when the next connection may come after one that came when due had passed.
-func nextAccept(due time.Time, rate int) time.Time {
+// A pacer says when connections may come at a Rate. The zero pacer lets one come at once.
+type pacer struct{ meter ratelimit.Meter }
+
+// wait returns how long it takes until the next connection may come.
+func (p *pacer) wait() time.Duration {
+	return time.Duration(p.meter.Wait(ratelimit.At(time.Now()), 0, 0))
+}
+
+// came notes that a connection has come.
+func (p *pacer) came(rate int) {
 	if rate <= 0 {
-		return time.Time{}
+		*p = pacer{}
+		return
 	}
-	step := time.Second / time.Duration(rate)
 	// The first connection after a second of silence is the first of rate connections at once.
-	if least := time.Now().Add(step - acceptBurst); due.Before(least) {
-		due = least
-	}
-	return due.Add(step)
+	step := ratelimit.Per(rate)
+	p.meter.Charge(ratelimit.At(time.Now()), step, int64(acceptBurst)-step)
 }
 
 // admit gives c to a loop, or closes it. It reports whether it was let in.
 func (l *Listener) admit(c *net.TCPConn, o *ListenOptions) bool {
-	peer := addrPort(c.RemoteAddr())
+	peer := eventloop.AddrPort(c.RemoteAddr())
 	proxy := within(o.Proxies, peer.Addr())
 	enter := l.enter
 	if proxy {
@@ -236,14 +244,13 @@ func (l *Listener) admit(c *net.TCPConn, o *ListenOptions) bool {
 	}
 	if err == nil {
 		loop := l.engine.place(o.preferred(peer.Addr(), proxy))
-		x := newConn(loop, c, &o.Conn, l.counters)
-		x.listener = l
+		x := newConn(loop, c, &o.Conn, l.counters, l.engine.Now())
 		if proxy {
-			x.proxy = &announcement{timeout: o.ProxyTimeout}
+			x.serve(nil, l, &announcement{timeout: o.ProxyTimeout})
 		} else {
-			x.handler = l.open(x)
+			x.serve(l.open(x), l, nil)
 		}
-		if err = loop.attach(c, x.sock); err == nil {
+		if err = x.attach(c); err == nil {
 			return true
 		}
 	}

@@ -190,16 +190,16 @@ func TestAcceptWithoutDescriptors(t *testing.T) {
 	}
 }
 
-// TestNextAccept: at a rate, a second's worth of connections comes at once, and the next ones at the rate.
-func TestNextAccept(t *testing.T) {
+// TestPacer: at a rate, a second's worth of connections comes at once, and the next ones at the rate.
+func TestPacer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var due time.Time
+		var pace pacer
 		accept := func() (n int) {
 			for range 100 {
-				if time.Until(due) > 0 {
+				if pace.wait() > 0 {
 					break
 				}
-				due = nextAccept(due, 5)
+				pace.came(5)
 				n++
 			}
 			return n
@@ -213,7 +213,7 @@ func TestNextAccept(t *testing.T) {
 				t.Errorf("step %d: %d connections, want %d", i, n, step.want)
 			}
 		}
-		if due = nextAccept(due, 0); !due.IsZero() {
+		if pace.came(0); pace.wait() > 0 {
 			t.Error("a listener without a rate waits")
 		}
 	})

@@ -12,6 +12,13 @@ import (
 	"github.com/rdmabridge/rdmabridge/metrics"
 )
 
+// memoryTimeout bounds how long an incomplete record waits for memory, unless EngineOptions say
+// otherwise. It ends the deadlock in which incomplete records hold all memory. A client whose
+// record has got no memory at all is closed, too: the Conn does not read its FIN while it waits,
+// so the connection would stay for ever. A connection to an upstream that holds nothing waits on,
+// because its end would free nothing and lose Calls.
+const memoryTimeout = 20 * time.Second
+
 // EngineOptions configure an Engine.
 type EngineOptions struct {
 	// Loops is the number of event loops, at least 1. Start raises GOMAXPROCS above it:

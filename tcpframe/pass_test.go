@@ -26,7 +26,7 @@ func passesOf(t *testing.T, n, size int) map[uint64]int {
 		r.opened = func(c *Conn) { conns = append(conns, c) }
 		r.record = func(c *Conn, b Buffer) {
 			b.Release()
-			passes[c.Loop().pass]++
+			passes[c.Loop().Pass()]++
 			delivered <- struct{}{}
 		}
 		return r
@@ -43,7 +43,7 @@ func passesOf(t *testing.T, n, size int) map[uint64]int {
 		p.send(fragment(true, pattern(size, 1)))
 	}
 	for _, c := range conns {
-		testkit.Eventually(t, "it is readable", c.sock.inputWaits)
+		testkit.Eventually(t, "it is readable", c.sock.InputWaits)
 	}
 	close(done)
 	for range n {
@@ -85,7 +85,7 @@ func TestBusyPoll(t *testing.T) {
 		want := pattern(300, 1)
 		polled := func() (n uint64) {
 			done := make(chan struct{})
-			e.Loops()[0].Post(loop.TaskFunc(func() { n = e.Loops()[0].polled; close(done) }))
+			e.Loops()[0].Post(loop.TaskFunc(func() { n = e.Loops()[0].Polled(); close(done) }))
 			<-done
 			return n
 		}
@@ -102,35 +102,6 @@ func TestBusyPoll(t *testing.T) {
 			t.Errorf("polled %d times in %d rounds, although it polls", n, rounds)
 		}
 		testkit.Eventually(t, "it sleeps", func() bool { before := polled(); return polled() == before })
-	}
-}
-
-// A restless stream asks for another Flush at every Flush.
-type restless struct {
-	rawEcho
-}
-
-func (r *restless) Attached(s loop.Socket) { r.s = s; s.FlushLate() }
-func (r *restless) Flush()                 { r.s.FlushLate() }
-
-// TestYieldWhileLate: a connection that always has more to do does not keep gnet from opening others.
-func TestYieldWhileLate(t *testing.T) {
-	t.Parallel()
-	e := startEngine(t, EngineOptions{Loops: 1})
-	for range 3 {
-		a, b := tcpPair(t)
-		defer b.Close()
-		s := &restless{rawEcho{t: t, detached: make(chan error, 1)}}
-		attached := make(chan error, 1)
-		go func() { attached <- e.Loops()[0].Attach(a, s) }()
-		select {
-		case err := <-attached:
-			if err != nil {
-				t.Fatal(err)
-			}
-		case <-time.After(testkit.Patience):
-			t.Fatal("the loop opens no more connections")
-		}
 	}
 }
 
@@ -152,13 +123,13 @@ func TestYield(t *testing.T) {
 	for range 8 {
 		opening.Go(func() {
 			for range 20 {
-				a, b := tcpPair(t)
-				s := &rawEcho{t: t, detached: make(chan error, 1)}
+				a, b := testkit.TCPPair(t)
+				s := testkit.NewEchoStream(t)
 				if err := e.Loops()[0].Attach(a, s); err != nil {
 					t.Error(err)
 				}
 				b.Close()
-				<-s.detached
+				<-s.Ended
 			}
 		})
 	}
@@ -173,33 +144,6 @@ func TestYield(t *testing.T) {
 		}
 	}
 	round()
-}
-
-// A lateFlusher is a stream that asks for a late Flush as soon as it is attached.
-type lateFlusher struct {
-	rawEcho
-	flushed chan struct{}
-}
-
-func (f *lateFlusher) Attached(s loop.Socket) { f.s = s; s.FlushLate() }
-func (f *lateFlusher) Flush()                 { f.flushed <- struct{}{} }
-
-// TestFlushLateInOpening: a late Flush that is asked for while gnet opens a connection comes, although nothing else
-// happens on the loop.
-func TestFlushLateInOpening(t *testing.T) {
-	t.Parallel()
-	e := startEngine(t, EngineOptions{Loops: 1, tick: time.Hour})
-	a, b := tcpPair(t)
-	defer b.Close()
-	s := &lateFlusher{rawEcho{t: t, detached: make(chan error, 1)}, make(chan struct{}, 1)}
-	if err := e.Loops()[0].Attach(a, s); err != nil {
-		t.Fatal(err)
-	}
-	select {
-	case <-s.flushed:
-	case <-time.After(testkit.Patience):
-		t.Fatal("no Flush")
-	}
 }
 
 // TestEndBeforeLaterInput: when a connection has ended, what came later from others is handled after its Closed.
@@ -226,9 +170,9 @@ func TestEndBeforeLaterInput(t *testing.T) {
 	e.Loops()[0].Post(loop.TaskFunc(func() { close(busy); <-done }))
 	<-busy
 	near.Close()
-	testkit.Eventually(t, "the end is readable", func() bool { return readable(t, nearConn.sock.fd) })
+	testkit.Eventually(t, "the end is readable", func() bool { return readable(t, nearConn.sock.Descriptor()) })
 	other.send(fragment(true, pattern(100, 1)))
-	testkit.Eventually(t, "the record is readable", otherConn.sock.inputWaits)
+	testkit.Eventually(t, "the record is readable", otherConn.sock.InputWaits)
 	close(done)
 	if <-early {
 		t.Error("a record was handled before the end of a connection that came before it")
@@ -258,8 +202,8 @@ func TestTrafficBringsAll(t *testing.T) {
 		plain.readRecord()
 		<-done
 	}
-	near, far := tcpPair(t)
-	r := &rawEcho{t: t, detached: make(chan error, 1)}
+	near, far := testkit.TCPPair(t)
+	r := testkit.NewEchoStream(t)
 	if err := y.e.Loops()[1].Attach(near, r); err != nil {
 		t.Fatal(err)
 	}
@@ -271,7 +215,7 @@ func TestTrafficBringsAll(t *testing.T) {
 	var lent uint64
 	for _, l := range y.e.Loops() {
 		n := make(chan uint64)
-		l.Post(loop.TaskFunc(func() { n <- l.lent }))
+		l.Post(loop.TaskFunc(func() { n <- l.Lent() }))
 		lent += <-n
 	}
 	if want := y.l.counters.received.Value() + raw; lent != want || want < 2*(3<<20) {

@@ -165,7 +165,7 @@ func TestTLSSmallRecords(t *testing.T) {
 				t.Errorf("record %d differs", seen)
 			}
 			b.Release()
-			passes[c.Loop().pass]++
+			passes[c.Loop().Pass()]++
 			if seen++; seen == n {
 				close(done)
 			}

@@ -36,7 +36,7 @@ func (s *session) fail(e *TLSError) bool {
 	if c.state != open {
 		return false
 	}
-	s.counts.fail(c, e)
+	s.counts.fail(c.RemoteAddr(), e)
 	s.uncount()
 	s.stopHandshake(e)
 	s.stage = failed
@@ -57,8 +57,8 @@ func (s *session) uncount() {
 func (s *session) stopHandshake(err error) {
 	if h := s.shake; h != nil {
 		s.shake = nil
-		if s.stage == shaking && !h.queue.abandon(h) {
-			h.stop(err)
+		if s.stage == shaking {
+			h.Abandon(err)
 		}
 	}
 }
@@ -107,8 +107,7 @@ func (s *session) detached(wasOpen bool, err error) bool {
 			c.err = io.ErrUnexpectedEOF
 		}
 		return true
-	case byPeer && s.stage == shaking && !s.shake.queue.abandon(s.shake):
-		s.shake.stop(err)
+	case byPeer && s.stage == shaking && !s.shake.Abandon(err):
 		return false
 	case byPeer:
 		s.closedEarly(err)
@@ -121,7 +120,7 @@ func (s *session) detached(wasOpen bool, err error) bool {
 func (s *session) closedEarly(err error) {
 	e := asTLSError(err)
 	s.conn.err = e
-	s.counts.fail(s.conn, e)
+	s.counts.fail(s.conn.RemoteAddr(), e)
 }
 
 // checkTimeout ends a handshake that takes too long.
@@ -132,7 +131,7 @@ func (s *session) checkTimeout(now int64) {
 		what = "the peer did not read what was sent in plain text"
 	case shaking:
 		what = "the handshake was not done"
-		if began := s.shake.began.Load(); began != 0 {
+		if began := s.shake.Began(); began != 0 {
 			due = began + int64(s.opts.timeout)
 		} else {
 			why, what = TLSBusy, "the handshake had no turn, because many are under way,"
@@ -148,16 +147,13 @@ func (s *session) checkTimeout(now int64) {
 func (s *session) settle(paused bool) bool {
 	c := s.conn
 	if s.stage < secured {
-		c.sock.setPaused(s.shake != nil && s.shake.isFull())
+		c.sock.SetPaused(s.shake != nil && s.shake.IsFull())
 		return false
 	}
 	behind := s.behind && c.state == open
-	c.sock.setPaused(paused || behind || c.state == draining)
+	c.sock.SetPaused(paused || behind || c.state == draining)
 	if behind && !paused {
 		c.sock.FlushLate()
 	}
 	return paused
 }
-
-// owes reports whether octets wait to be written.
-func (s *session) owes() bool { return s.out != nil || s.conn.head != nil && s.stage != failed }

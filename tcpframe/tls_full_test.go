@@ -13,9 +13,7 @@ func TestFullHandshakes(t *testing.T) {
 	t.Parallel()
 	y := newTLSTest(t, EngineOptions{Handshakes: 1, HandshakeQueue: 2, Loops: 1, tick: time.Hour}, ListenOptions{}, newTLS(t, serverConfig()), nil)
 	q := y.e.servers
-	q.mu.Lock()
-	q.patience = int64(time.Hour)
-	q.mu.Unlock()
+	q.SetPatience(time.Hour)
 	hello := clientHello(t, clientConfig())
 	var all []*peer
 	begin := func(from string) *peer {
@@ -36,7 +34,7 @@ func TestFullHandshakes(t *testing.T) {
 	state := func(what string, waiting int) {
 		t.Helper()
 		testkit.Eventually(t, what, func() bool {
-			r, w := q.counts()
+			r, w := q.Counts()
 			return r == 1 && w == waiting
 		})
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/metrics"
+	"github.com/rdmabridge/rdmabridge/tcpframe/tlsloop"
 )
 
 // The plain text of tests: a probe that asks for TLS, and its Reply.
@@ -218,7 +219,7 @@ func (y *tlsTest) last() *secureEcho {
 }
 
 // counts returns the counters of TLS.
-func (y *tlsTest) counts() *tlsCounters { return y.e.countTLS(y.l.counters) }
+func (y *tlsTest) counts() *tlsCounters { return y.l.counters.countTLS() }
 
 // failures returns how many connections are counted as failed for why.
 func (y *tlsTest) failures(why TLSReason) uint64 { return y.counts().failures[why].Value() }
@@ -239,12 +240,8 @@ func (y *tlsTest) wantNone() {
 	} {
 		testkit.Eventually(y.t, "nothing is left: "+name, func() bool { return value() == 0 })
 	}
-	for _, q := range []*handshakes{y.e.servers, y.e.clients} {
-		testkit.Eventually(y.t, "no handshake is left", func() bool {
-			q.mu.Lock()
-			defer q.mu.Unlock()
-			return q.running.Len() == 0 && q.length == 0 && len(q.waiting) == 0 && q.turns.Len() == 0 && len(q.compute) == 0
-		})
+	for _, q := range []*tlsloop.Queue{y.e.servers, y.e.clients} {
+		testkit.Eventually(y.t, "no handshake is left", q.Empty)
 	}
 }
 

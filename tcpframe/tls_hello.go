@@ -1,6 +1,10 @@
 package tcpframe
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+
+	"github.com/rdmabridge/rdmabridge/tcpframe/tlsloop"
+)
 
 const (
 	// mostHello is the longest ClientHello. crypto/tls has the same bound for a message. One with a session ticket
@@ -16,7 +20,7 @@ const (
 // that sends nothing, little or garbage thus costs neither a goroutine nor any cryptography.
 func (s *session) checkHello() {
 	// The goroutine, which shares h.in, does not exist yet.
-	whole, err := helloIn(s.shake.in)
+	whole, err := helloIn(s.shake.Rest())
 	switch {
 	case err != nil:
 		s.conn.failTLS(err)
@@ -33,14 +37,14 @@ func helloIn(b []byte) (whole bool, err *TLSError) {
 		if b[0] != recordHandshake || len(b) > 1 && b[1] != 3 {
 			return false, errNotTLS
 		}
-		if len(b) < tlsHeader {
+		if len(b) < tlsloop.Header {
 			return false, nil
 		}
 		n := int(binary.BigEndian.Uint16(b[3:]))
-		if n == 0 || n > tlsContent {
+		if n == 0 || n > tlsloop.MaxContent {
 			return false, errNotTLS
 		}
-		content := b[tlsHeader:min(tlsHeader+n, len(b))]
+		content := b[tlsloop.Header:min(tlsloop.Header+n, len(b))]
 		if have < handshakeMessage {
 			copy(head[have:], content)
 		}
@@ -57,7 +61,7 @@ func helloIn(b []byte) (whole bool, err *TLSError) {
 				return true, nil
 			}
 		}
-		b = b[min(tlsHeader+n, len(b)):]
+		b = b[min(tlsloop.Header+n, len(b)):]
 	}
 	return false, nil
 }

@@ -140,19 +140,20 @@ func TestTLSOpenSSLKeyUpdate(t *testing.T) {
 func TestTLSOpenSSLServer(t *testing.T) {
 	t.Parallel()
 	cert, key := writeCert(t, testCert())
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	addr := ln.Addr().String()
-	ln.Close()
-	cmd := openssl(t, "s_server", "-accept", addr, "-cert", cert, "-key", key, "-tls1_3", "-alpn", alpn, "-rev", "-quiet")
+	cmd := openssl(t, "s_server", "-accept", "127.0.0.1:0", "-cert", cert, "-key", key, "-tls1_3", "-alpn", alpn, "-rev")
 	var out testkit.Log
 	cmd.Stdout, cmd.Stderr = &out, &out
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
+	var addr string // no other test can get the port
+	testkit.Eventually(t, "s_server listens", func() bool {
+		_, line, _ := strings.Cut(out.String(), "ACCEPT ")
+		line, _, whole := strings.Cut(line, "\n")
+		addr = line
+		return whole
+	})
 	front, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -167,11 +168,8 @@ func TestTLSOpenSSLServer(t *testing.T) {
 			return
 		}
 		c.Write(fragment(true, starttls))
-		var to net.Conn
-		if !testkit.Settles(testkit.Patience, func() bool {
-			to, err = net.Dial("tcp", addr)
-			return err == nil
-		}) {
+		to, err := net.Dial("tcp", addr)
+		if err != nil {
 			return
 		}
 		go func() { io.Copy(to, c); to.Close() }()

@@ -8,7 +8,7 @@ package tcpframe
 
 // early ends the connection if the peer has sent octets that wait in the kernel. It reports whether that is so.
 func (s *session) early() bool {
-	if !s.conn.sock.inputWaits() {
+	if !s.conn.sock.InputWaits() {
 		return false
 	}
 	s.conn.failTLS(errBehindPlain)
@@ -44,12 +44,12 @@ func (s *session) arrivedEarly(b []byte) {
 	case s.stage == plainTail, s.stage == shaking && !s.server && !s.spoke:
 		s.conn.failTLS(errBehindPlain)
 	case s.stage == helloWait:
-		s.shake.arrived(b)
+		s.shake.Arrived(b)
 		s.checkHello()
 	case s.stage == shaking:
-		s.shake.arrived(b)
+		s.shake.Arrived(b)
 	}
-	if s.shake != nil && s.shake.isFull() {
+	if s.shake != nil && s.shake.IsFull() {
 		s.conn.sock.FlushSoon() // to stop reading
 	}
 }

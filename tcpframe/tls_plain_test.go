@@ -115,7 +115,7 @@ func TestTLSInjectedBeforeReply(t *testing.T) {
 				h.plain = func(c *Conn) {
 					c.Loop().Finish(loop.TaskFunc(func() { // behind StartTLS, before anything is written
 						close(started)
-						testkit.Eventually(t, "octets wait", c.sock.inputWaits)
+						testkit.Eventually(t, "octets wait", c.sock.InputWaits)
 					}))
 				}
 			})
@@ -140,15 +140,13 @@ func TestTLSInjectedInQueue(t *testing.T) {
 		h.record = func(_ *Conn, b Buffer) { records.Add(1); b.Release() }
 	})
 	q := y.e.servers
-	q.mu.Lock()
-	q.patience = int64(time.Hour)
-	q.mu.Unlock()
+	q.SetPatience(time.Hour)
 	hello, call := clientHello(t, clientConfig()), fragment(true, pattern(100, 1))
 	first, second := y.ask(), y.ask()
 	first.send(hello)
-	testkit.Eventually(t, "a handshake has the goroutine", func() bool { running, _ := q.counts(); return running == 1 })
+	testkit.Eventually(t, "a handshake has the goroutine", func() bool { running, _ := q.Counts(); return running == 1 })
 	second.send(append(bytes.Clone(hello), call...))
-	testkit.Eventually(t, "another one waits", func() bool { _, waiting := q.counts(); return waiting == 1 })
+	testkit.Eventually(t, "another one waits", func() bool { _, waiting := q.Counts(); return waiting == 1 })
 	second.send(call)
 	first.Close()
 	second.wantEnd("plain text behind the ClientHello")
@@ -184,7 +182,7 @@ func TestTLSInjectedByServer(t *testing.T) {
 			defer l.Close()
 			q := y.e.clients
 			if tt.queued {
-				q.limit(-1, 10) // no handshake begins
+				q.Limit(-1, 10) // no handshake begins
 			}
 			h := &secureEcho{recorder: newRecorder(), tls: newTLS(t, clientConfig())}
 			h.opened = func(c *Conn) { c.Send([][]byte{probe}, nil) }
@@ -210,7 +208,7 @@ func TestTLSInjectedByServer(t *testing.T) {
 			}
 			p.send(append(fragment(true, starttls), tt.same...))
 			if tt.queued {
-				testkit.Eventually(t, "the handshake waits", func() bool { _, waiting := q.counts(); return waiting == 1 })
+				testkit.Eventually(t, "the handshake waits", func() bool { _, waiting := q.Counts(); return waiting == 1 })
 				p.send(tt.later)
 			}
 			e, _ := errors.AsType[*TLSError](h.wait(t, "the Conn ends"))

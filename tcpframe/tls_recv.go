@@ -4,6 +4,9 @@ import (
 	"errors"
 	"io"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/tcpframe/eventloop"
+	"github.com/rdmabridge/rdmabridge/tcpframe/tlsloop"
 )
 
 const (
@@ -36,17 +39,17 @@ func (u *useless) more(now int64) bool {
 // has used its share of the pass. Then crypto/tls may have decrypted octets that were not read, too.
 func (s *session) open(b []byte) (rest []byte) {
 	c := s.conn
-	if p := c.Loop().pass; s.pass != p {
+	if p := c.Loop().Pass(); s.pass != p {
 		s.pass, s.opened = p, 0
 	}
 	s.behind, s.more = false, true
-	s.wire.in = b
+	s.wire.In = b
 	for c.state == open && s.stage == secured && !c.paused() {
 		if !s.read() {
 			break
 		}
 	}
-	rest, s.wire.in = s.wire.in, nil
+	rest, s.wire.In = s.wire.In, nil
 	if c.state != open {
 		return nil
 	}
@@ -57,7 +60,7 @@ func (s *session) open(b []byte) (rest []byte) {
 // whether there may be more.
 func (s *session) read() bool {
 	c := s.conn
-	if len(s.wire.in) == 0 && s.unread == 0 {
+	if len(s.wire.In) == 0 && s.unread == 0 {
 		s.more = false // saves the call, for which crypto/tls allocates
 		return false
 	}
@@ -74,12 +77,12 @@ func (s *session) read() bool {
 		p = c.buf[c.have:min(c.have+c.split.left, len(c.buf))]
 	}
 	another := s.opened < openedPerPass
-	s.wire.one = another
-	ends := s.wire.ends
+	s.wire.One = another
+	ends := s.wire.Ends
 	n, err := s.tc.Read(p)
-	if s.wire.ends != ends {
+	if s.wire.Ends != ends {
 		s.opened++
-		s.unread = max(0, s.wire.length()-tlsOverhead)
+		s.unread = max(0, s.wire.Length()-tlsloop.Overhead)
 	}
 	if n > 0 {
 		s.unread = max(0, s.unread-n)
@@ -88,10 +91,10 @@ func (s *session) read() bool {
 		return true
 	}
 	switch {
-	case errors.Is(err, errWouldBlock):
+	case errors.Is(err, tlsloop.ErrWouldBlock):
 		s.unread = 0
-		if s.wire.ends == ends {
-			s.behind = !another && len(s.wire.in) > 0
+		if s.wire.Ends == ends {
+			s.behind = !another && len(s.wire.In) > 0
 			s.more = s.behind
 			return false
 		}
@@ -178,7 +181,7 @@ func (s *session) received(b []byte) {
 // takeWire returns the loop's buffer for octets of a TLS record, which is free until the pass ends.
 func (l *Loop) takeWire() []byte {
 	if l.wire == nil {
-		l.wire = make([]byte, readBuffer)
+		l.wire = make([]byte, eventloop.ReadBuffer)
 	}
 	return l.wire
 }

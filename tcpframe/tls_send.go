@@ -1,11 +1,16 @@
 package tcpframe
 
-import "math"
+import (
+	"math"
+
+	"github.com/rdmabridge/rdmabridge/tcpframe/eventloop"
+	"github.com/rdmabridge/rdmabridge/tcpframe/tlsloop"
+)
 
 const (
 	// sealAtOnce is how many octets become TLS records before they are written: enough for few system calls, and few
 	// enough to stay in the cache, and to bound what a peer that does not read can hold.
-	sealAtOnce = 4 * tlsContent
+	sealAtOnce = 4 * tlsloop.MaxContent
 	// outBuffer is the length of the records of sealAtOnce octets, with some that are shorter than they could be.
 	outBuffer = sealAtOnce + 2<<10
 	// keepOuts is how many spare buffers of TLS records a loop keeps.
@@ -53,7 +58,7 @@ func (s *session) writeOut() bool {
 			return false
 		}
 		b := s.out[s.outAt:]
-		n, err := c.sock.writev(appendIOV(c.Loop().iov[:0], b), len(b))
+		n, err := c.sock.WriteIOV(eventloop.AppendIOV(c.Loop().iov[:0], b), len(b))
 		s.outAt += n
 		c.outbound -= int64(n)
 		c.wrote(n)
@@ -76,8 +81,8 @@ func (s *session) writeOut() bool {
 func (s *session) seal() {
 	c, l := s.conn, s.conn.Loop()
 	left := sealAtOnce
-	if l.outs > mostOuts || c.sock.spare() < sealAtOnce {
-		left = tlsContent
+	if l.outs > mostOuts || c.sock.Spare() < sealAtOnce {
+		left = tlsloop.MaxContent
 	}
 	joined := l.linear[:0]
 	var first *outRecord // of those whose last octets joined has
@@ -105,10 +110,10 @@ func (s *session) seal() {
 			b = b[:min(len(b), left)]
 			left -= len(b)
 			c.headSent += len(b)
-			if room := tlsContent - len(joined); len(b) > room && len(joined) > 0 {
+			if room := tlsloop.MaxContent - len(joined); len(b) > room && len(joined) > 0 {
 				flush()
 			}
-			if whole := len(b) / tlsContent * tlsContent; whole > 0 {
+			if whole := len(b) / tlsloop.MaxContent * tlsloop.MaxContent; whole > 0 {
 				s.encrypt(b[:whole])
 				b = b[whole:]
 			}
@@ -144,11 +149,11 @@ func (s *session) encrypt(b []byte) {
 // hasShare reports whether the socket may write more in this pass. If not, Writable follows.
 func (s *session) hasShare() bool {
 	c := s.conn
-	if c.sock.spare() > 0 {
+	if c.sock.Spare() > 0 {
 		return true
 	}
 	c.blocked = true
-	c.sock.goOn()
+	c.sock.GoOn()
 	return false
 }
 

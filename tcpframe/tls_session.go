@@ -2,6 +2,8 @@ package tcpframe
 
 import (
 	"crypto/tls"
+
+	"github.com/rdmabridge/rdmabridge/tcpframe/tlsloop"
 )
 
 // A tlsStage is a stage of a session.
@@ -31,10 +33,10 @@ type session struct {
 	due   int64                // time at which the stage has taken too long, up to shaking without a goroutine
 	plain *outRecord           // the last record that leaves in plain text; nil if all have left
 	spoke bool                 // a client has begun to send its ClientHello
-	shake *handshake           // in the stages helloWait and shaking
+	shake *tlsloop.Handshake   // in the stages helloWait and shaking
 	state *tls.ConnectionState // from secured on
 	tc    *tls.Conn            // from shaking on
-	wire  wire
+	wire  tlsloop.Wire
 
 	// Receiving.
 	rx      int64         // octets of RPC received
@@ -59,10 +61,10 @@ type session struct {
 func newSession(c *Conn, t *TLS) *session {
 	s := &session{
 		conn: c, opts: t, server: c.listener != nil, plain: c.tail,
-		counts: c.Loop().engine.countTLS(c.counters),
+		counts: c.counters.countTLS(),
 		due:    c.Loop().Now() + int64(t.timeout),
 	}
-	s.wire.session = s
+	s.wire.Init(s)
 	s.counts.handshakes.Add(1)
 	return s
 }
@@ -74,7 +76,7 @@ func (s *session) setStage(g tlsStage) {
 }
 
 // partial reports whether the peer has begun a TLS record, and has not ended it.
-func (s *session) partial() bool { return s.stage == secured && s.wire.started() }
+func (s *session) partial() bool { return s.stage == secured && s.wire.Started() }
 
 // buffered returns how many octets of the peer the session holds.
 func (s *session) buffered() int {
@@ -82,9 +84,12 @@ func (s *session) buffered() int {
 	case s.conn.state == closed:
 		return 0
 	case s.shake != nil:
-		return s.shake.buffered()
+		return s.shake.Buffered()
 	case s.stage == secured:
-		return s.wire.held() + s.unread
+		return s.wire.Held() + s.unread
 	}
 	return 0
 }
+
+// owes reports whether octets wait to be written; queued says that records do.
+func (s *session) owes(queued bool) bool { return s.out != nil || queued && s.stage != failed }

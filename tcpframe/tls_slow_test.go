@@ -41,9 +41,7 @@ func TestTLSSlowClients(t *testing.T) {
 	y := newTLSTest(t, EngineOptions{Loops: 1, Handshakes: goroutines, MaxSockets: 2 * n}, ListenOptions{MaxConns: -1, MaxConnsPerAddr: -1}, x, nil)
 	// Nor give way to one of the same host, or none is left in the queue when the last client has come.
 	q := y.e.servers
-	q.mu.Lock()
-	q.patience = int64(time.Hour)
-	q.mu.Unlock()
+	q.SetPatience(time.Hour)
 	neighbour, plain := y.secure(clientConfig()), dialPeer(t, y.l)
 	before := runtime.NumGoroutine()
 
@@ -88,9 +86,8 @@ func TestTLSSlowClients(t *testing.T) {
 	}
 	y.wantFailure(TLSGarbage, uint64(n/len(kinds)))
 	testkit.Eventually(t, "all that can have come to the queue", func() bool {
-		q.mu.Lock()
-		defer q.mu.Unlock()
-		return q.running.Len() == goroutines && q.length > 0
+		r, w := q.Counts()
+		return r == goroutines && w > 0
 	})
 	if k := runtime.NumGoroutine() - before; k > goroutines+dialers {
 		t.Errorf("%d goroutines more than before", k)
@@ -137,17 +134,14 @@ func TestHandshakeQueue(t *testing.T) {
 	}
 	q := y.e.servers
 	wait := func(patience time.Duration) {
-		q.mu.Lock()
-		defer q.mu.Unlock()
-		q.patience = int64(patience)
+		q.SetPatience(patience)
 	}
 	wait(time.Hour)
 	state := func(running, waiting int) {
 		t.Helper()
 		testkit.Eventually(t, "handshakes are where they belong", func() bool {
-			q.mu.Lock()
-			defer q.mu.Unlock()
-			return q.running.Len() == running && q.length == waiting
+			r, w := q.Counts()
+			return r == running && w == waiting
 		})
 	}
 	for range 5 {
@@ -172,9 +166,7 @@ func TestLimitHandshakes(t *testing.T) {
 	t.Parallel()
 	y := newTLSTest(t, EngineOptions{Handshakes: 1, HandshakeQueue: 2, Loops: 1, tick: time.Hour}, ListenOptions{}, newTLS(t, serverConfig()), nil)
 	q := y.e.servers
-	q.mu.Lock()
-	q.patience = int64(time.Hour)
-	q.mu.Unlock()
+	q.SetPatience(time.Hour)
 	hello := clientHello(t, clientConfig())
 	begin := func() *peer {
 		p := y.ask()
@@ -184,8 +176,8 @@ func TestLimitHandshakes(t *testing.T) {
 	state := func(running, waiting int, waits uint64) {
 		t.Helper()
 		testkit.Eventually(t, "handshakes are where they belong", func() bool {
-			r, w := q.counts()
-			return r == running && w == waiting && q.waits.Value() == waits
+			r, w := q.Counts()
+			return r == running && w == waiting && q.Waits() == waits
 		})
 		for name, want := range map[string]int{"running": running, "waiting": waiting} {
 			line := fmt.Sprintf("rdmabridge_tls_%s_handshakes{side=\"listeners\"} %d\n", name, want)
@@ -229,7 +221,7 @@ func TestTLSReleaseEach(t *testing.T) {
 	y := newTLSTest(t, EngineOptions{Loops: 1}, ListenOptions{}, newTLS(t, serverConfig()), func(h *secureEcho) {
 		h.record = func(c *Conn, b Buffer) {
 			b.Release()
-			if err := unix.SetsockoptInt(c.sock.fd, unix.SOL_SOCKET, unix.SO_SNDBUF, 4096); err != nil {
+			if err := unix.SetsockoptInt(c.sock.Descriptor(), unix.SOL_SOCKET, unix.SO_SNDBUF, 4096); err != nil {
 				t.Error(err)
 			}
 			c.Send([][]byte{pattern(100, 1)}, releaseFunc(func() { short.Store(true) }))

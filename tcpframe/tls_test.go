@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
+	"github.com/rdmabridge/rdmabridge/tcpframe/tlsloop"
 )
 
 // Records of all lengths cross in both directions, and the handler sees what the handshake has agreed on.
@@ -31,7 +32,7 @@ func TestTLSEcho(t *testing.T) {
 	if s := <-states; s.Version != tls.VersionTLS13 || s.NegotiatedProtocol != alpn || s.DidResume {
 		t.Errorf("the handshake has agreed on %+v", s)
 	}
-	for _, n := range []int{8, 9, 100, 4096, tlsContent - 4, tlsContent, firstLease - 4, firstLease, firstLease + 1, 300_000, 1 << 20, testMaxRecord} {
+	for _, n := range []int{8, 9, 100, 4096, tlsloop.MaxContent - 4, tlsloop.MaxContent, firstLease - 4, firstLease, firstLease + 1, 300_000, 1 << 20, testMaxRecord} {
 		p.served(n)
 	}
 	if n := y.counts().full.Value(); n != 1 || y.counts().conns.Value() != 1 {
@@ -177,9 +178,9 @@ func TestTLSGarbage(t *testing.T) {
 	y := newTLSTest(t, EngineOptions{}, ListenOptions{}, newTLS(t, serverConfig()), nil)
 	hello := clientHello(t, clientConfig())
 	long := bytes.Clone(hello)
-	long[tlsHeader+1] = 0xff
+	long[tlsloop.Header+1] = 0xff
 	bad := bytes.Clone(hello)
-	clear(bad[tlsHeader+handshakeMessage:])
+	clear(bad[tlsloop.Header+handshakeMessage:])
 	for i, b := range [][]byte{
 		fragment(true, pattern(100, 1)),
 		{0},
@@ -607,7 +608,7 @@ func TestTemporary(t *testing.T) {
 	if got := c.readRecord(); !bytes.Equal(got, want) {
 		t.Error("another record came back")
 	}
-	if e := net.Error(errWouldBlock); !e.Temporary() { //nolint:staticcheck // crypto/tls asks for it
+	if e := net.Error(tlsloop.ErrWouldBlock); !e.Temporary() { //nolint:staticcheck // crypto/tls asks for it
 		t.Error("the error is not temporary")
 	}
 }

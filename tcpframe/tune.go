@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rdmabridge/rdmabridge/tcpframe/eventloop"
 )
 
 // userTimeout is TCP_USER_TIMEOUT: it bounds how long written octets may stay
@@ -50,6 +52,6 @@ func tune(c *net.TCPConn) error {
 // onThisHost reports whether the peer's address is known to be one of this host: a
 // loopback address, or the local address of the socket.
 func onThisHost(c net.Conn) bool {
-	peer, self := addrPort(c.RemoteAddr()).Addr(), addrPort(c.LocalAddr()).Addr()
+	peer, self := eventloop.AddrPort(c.RemoteAddr()).Addr(), eventloop.AddrPort(c.LocalAddr()).Addr()
 	return peer.IsLoopback() || peer.IsValid() && peer == self
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rdmabridge/rdmabridge/internal/cli"
 	"github.com/rdmabridge/rdmabridge/internal/control"
 	"github.com/rdmabridge/rdmabridge/internal/status"
 )
@@ -18,9 +19,6 @@ import (
 var logLevels = []string{"debug", "info", "warn", "error"}
 
 const levelConfigured = "configured"
-
-// oneClient asks for a document that is cheap.
-var oneClient = status.Query{Clients: 1}
 
 // actionCodes is the end of the help of each action.
 const actionCodes = `
@@ -40,7 +38,7 @@ func actOn(ctx context.Context, cmd *cobra.Command, c *control.Client, name stri
 		return asked(err)
 	}
 	_, err := fmt.Fprintln(cmd.OutOrStdout(), a.Done)
-	return failed(err)
+	return cli.Failed(err)
 }
 
 func newDrainCommand() *cobra.Command {
@@ -82,7 +80,7 @@ func awaitEnd(ctx context.Context, c *control.Client, process int) error {
 		var gone *control.UnreachableError
 		switch {
 		case ctx.Err() != nil:
-			return failed(errors.New("interrupted; the bridge goes on draining"))
+			return cli.Failed(errors.New("interrupted; the bridge goes on draining"))
 		case errors.As(err, &gone) && !processExists(process), err == nil && d.Process != process:
 			return nil
 		}
@@ -108,7 +106,7 @@ func newEjectCommand() *cobra.Command {
 		Long: `Eject takes an endpoint out of use, as if it had failed: the bridge makes no
 connection to it, and replaces those that it has after their last Call. The endpoint
 is used again after --for, or when rdmabridge return says so.` + actionCodes,
-		Args: names("UPSTREAM", "ENDPOINT"),
+		Args: cli.ExactArgs("UPSTREAM", "ENDPOINT"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if wait < 0 || wait > maxFor {
 				return fmt.Errorf("--for %s is out of range; write a time up to %s", wait, maxFor)
@@ -128,7 +126,7 @@ func newReturnCommand() *cobra.Command {
 		Use:   "return UPSTREAM ENDPOINT",
 		Short: "Use an endpoint again that was ejected",
 		Long:  `Return ends the ejection of an endpoint, whether an operator or a failure began it.` + actionCodes,
-		Args:  names("UPSTREAM", "ENDPOINT"),
+		Args:  cli.ExactArgs("UPSTREAM", "ENDPOINT"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return act(cmd, &bridge, "return", actionRequest{Upstream: args[0], Endpoint: args[1]})
 		},
@@ -146,7 +144,7 @@ func newDisconnectCommand() *cobra.Command {
 		Long: `Disconnect closes the connections of a client, which is an address with or without a
 port, or of all clients in a network such as 192.0.2.0/24. Clients connect again and
 send the Calls again that were not answered; to keep them out, use the setting allow.` + actionCodes,
-		Args: names("CLIENT"),
+		Args: cli.ExactArgs("CLIENT"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return act(cmd, &bridge, "disconnect", actionRequest{Client: args[0]})
 		},
@@ -189,17 +187,4 @@ once. Without LEVEL it says which level applies.` + actionCodes,
 	cmd.Flags().DurationVar(&wait, "for", wait, "how long the level applies")
 	cmd.ValidArgsFunction = cobra.FixedCompletions(append([]string{levelConfigured + "\tthe level of the configuration"}, logLevels...), cobra.ShellCompDirectiveNoFileComp)
 	return cmd
-}
-
-// names requires arguments with these names.
-func names(all ...string) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error {
-		switch {
-		case len(args) < len(all):
-			return fmt.Errorf("%s is missing: rdmabridge %s", strings.Join(all[len(args):], " and "), cmd.Use)
-		case len(args) > len(all):
-			return fmt.Errorf("%q is too much: rdmabridge %s", args[len(all)], cmd.Use)
-		}
-		return nil
-	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rdmabridge/rdmabridge/internal/cli"
 	"github.com/rdmabridge/rdmabridge/internal/control"
 	"github.com/rdmabridge/rdmabridge/internal/show"
 	"github.com/rdmabridge/rdmabridge/internal/status"
@@ -41,7 +42,7 @@ func (f *bridgeFlag) client(ctx context.Context) (*control.Client, error) {
 			return nil, err
 		}
 		if !c.Control.Enabled() {
-			return nil, &exitError{exitUsage, fmt.Errorf("%s has control: {path: none}: its bridge cannot be asked", strings.Join(f.files, ", "))}
+			return nil, cli.Usage(fmt.Errorf("%s has control: {path: none}: its bridge cannot be asked", strings.Join(f.files, ", ")))
 		}
 		if path = c.Control.Path; path == "" {
 			// The bridge may run as another user than this command.
@@ -51,7 +52,7 @@ func (f *bridgeFlag) client(ctx context.Context) (*control.Client, error) {
 	if path == "" {
 		found, err := control.Find(ctx)
 		if err != nil {
-			return nil, &exitError{exitUsage, err}
+			return nil, cli.Usage(err)
 		}
 		path = found
 	}
@@ -60,7 +61,7 @@ func (f *bridgeFlag) client(ctx context.Context) (*control.Client, error) {
 
 // with calls ask with a client of the bridge. An interrupt ends ctx.
 func (f *bridgeFlag) with(ask func(ctx context.Context, c *control.Client) error) error {
-	ctx, stop := interruptible()
+	ctx, stop := cli.Interruptible()
 	defer stop()
 	c, err := f.client(ctx)
 	if err != nil {
@@ -70,14 +71,14 @@ func (f *bridgeFlag) with(ask func(ctx context.Context, c *control.Client) error
 	return ask(ctx, c)
 }
 
-// asked wraps an error of a request: one that reached no bridge makes the process exit with exitUsage,
-// and others with exitFailed.
+// asked wraps an error of a request: one that reached no bridge makes the process exit with cli.ExitUsage,
+// and others with cli.ExitFailed.
 func asked(err error) error {
 	var u *control.UnreachableError
 	if errors.As(err, &u) {
-		return &exitError{exitUsage, err}
+		return cli.Usage(err)
 	}
-	return failed(err)
+	return cli.Failed(err)
 }
 
 // target returns the path and query of the document that q asks for.
@@ -118,7 +119,7 @@ func pair(ctx context.Context, c *control.Client, q status.Query, after time.Dur
 	}
 	select {
 	case <-ctx.Done():
-		return show.Pair{}, failed(ctx.Err())
+		return show.Pair{}, cli.Failed(ctx.Err())
 	case <-time.After(after):
 	}
 	second, err := document(ctx, c, q)
@@ -132,7 +133,7 @@ func pair(ctx context.Context, c *control.Client, q status.Query, after time.Dur
 func writeJSON(w io.Writer, v any) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
-	return failed(e.Encode(v))
+	return cli.Failed(e.Encode(v))
 }
 
 // overFlag adds the flag --over.

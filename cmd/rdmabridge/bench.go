@@ -1,17 +1,24 @@
 package main
 
-import "github.com/spf13/cobra"
+import (
+	"errors"
+	"strings"
 
+	"github.com/spf13/cobra"
+
+	"github.com/rdmabridge/rdmabridge/internal/cli"
+)
+
+// newBenchCommand returns a hidden verb, which says where its namesake of earlier releases went.
 func newBenchCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "bench",
-		Short: "Measure bridges and servers",
-		Long: `Bench measures how fast a bridge or a server answers Calls. "bench server" answers
-Calls. "bench load" sends Calls to one address and measures. "bench compare" and
-"bench peers" send them to several addresses in turn and print ratios. The server
-knows an echo program and NFSv3 NULL, GETATTR, READ and WRITE. The load checks every
-Reply.`,
+	return &cobra.Command{
+		Use:                "bench",
+		Short:              "A program of its own: rdmabridge-bench",
+		Hidden:             true,
+		DisableFlagParsing: true, // the flags are those of the other program
+		RunE: func(_ *cobra.Command, args []string) error {
+			line := strings.Join(append([]string{"rdmabridge-bench"}, args...), " ")
+			return cli.Usage(errors.New("bench is a program of its own, which comes with this one; run: " + line))
+		},
 	}
-	cmd.AddCommand(newBenchServerCommand(), newBenchLoadCommand(), newBenchCompareCommand(), newBenchPeersCommand())
-	return cmd
 }

@@ -107,7 +107,7 @@ func newBridge(c *configs.Config, log zerolog.Logger, in *inheritance) (b *bridg
 		return nil, err
 	}
 	b.adopt(inUse)
-	b.limitDescriptors(c)
+	limitDescriptors(c, b.engine.Sockets(), &b.log)
 	b.registerMetrics()
 	if err := b.makePages(c); err != nil {
 		return nil, err
@@ -133,7 +133,7 @@ func (b *bridge) start() error {
 		return err
 	}
 	b.pages.Start()
-	b.wg.Go(func() { b.watchProblems(b.trim) })
+	b.wg.Go(func() { watchProblems(b.pages, &b.log, b.trim) })
 	b.wg.Go(func() { b.watchTLS(b.trim) })
 	b.wg.Add(1)
 	go func() {

@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"github.com/rdmabridge/rdmabridge/configs"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
@@ -28,7 +28,7 @@ func (b *bridge) apply(c *configs.Config) error {
 	}
 	observe()
 	b.adopt(inUse)
-	b.limitDescriptors(c)
+	limitDescriptors(c, b.engine.Sockets(), &b.log)
 	b.engine.LimitHandshakes(c.TLS.Handshakes, c.TLS.Waiting)
 	old := b.config
 	b.config = c
@@ -62,7 +62,7 @@ type parts struct {
 // options translates the listeners and upstreams of c for package proxy. An owner whose
 // settings are the same as before keeps its provider and its TLS. The caller passes inUse to adopt
 // when c is in force.
-func (b *bridge) options(c *configs.Config) (listeners []proxy.ListenerOptions, upstreams []proxy.UpstreamOptions, inUse parts, err error) {
+func (b *bridge) options(c *configs.Config) (listeners []settings.ListenerOptions, upstreams []settings.UpstreamOptions, inUse parts, err error) {
 	inUse = parts{make(providerSet), make(tlsSet)}
 	use := func(kind, owner, settings string, p *fabric.Provider) {
 		if *p == nil {

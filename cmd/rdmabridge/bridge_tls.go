@@ -8,7 +8,8 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/tlsconf"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/reach"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 )
 
 // handshakeTimeout bounds each stage of a client's handshake. Linux's client gives up after as long.
@@ -64,41 +65,41 @@ func upstreamTLSError(t *configs.UpstreamTLS) ([]string, error) {
 func oneLine(err error) error { return errors.New(strings.ReplaceAll(err.Error(), "\n", "; ")) }
 
 // listenerTLS translates the setting tls of a listener.
-func (b *bridge) listenerTLS(l *configs.Listener, inUse tlsSet) (*proxy.ListenerTLS, error) {
+func (b *bridge) listenerTLS(l *configs.Listener, inUse tlsSet) (*settings.ListenerTLS, error) {
 	if l.RDMA() || !l.TLS.On() {
 		return nil, nil
 	}
 	files := l.TLS
 	files.Mode = "" // no matter for the files
-	key, settings := "listener "+l.Name, fmt.Sprint(files)
+	key, text := "listener "+l.Name, fmt.Sprint(files)
 	u := b.tls[key]
-	if u.settings != settings {
+	if u.settings != text {
 		var err error
 		if u.server, err = newTLSServer(&l.TLS); err != nil {
 			return nil, fmt.Errorf("listener %s: %w", l.Name, err)
 		}
-		u.settings = settings
+		u.settings = text
 	}
 	inUse[key] = u
-	return &proxy.ListenerTLS{Required: l.TLS.Mode == configs.TLSRequired, Server: u.server}, nil
+	return &settings.ListenerTLS{Required: l.TLS.Mode == configs.TLSRequired, Server: u.server}, nil
 }
 
 // upstreamTLS translates the setting tls of an upstream.
-func (b *bridge) upstreamTLS(o *configs.Upstream, inUse tlsSet) (*proxy.UpstreamTLS, error) {
+func (b *bridge) upstreamTLS(o *configs.Upstream, inUse tlsSet) (*reach.TLS, error) {
 	if o.RDMA() || !o.TLS.On() {
 		return nil, nil
 	}
-	key, settings := "upstream "+o.Name, fmt.Sprint(o.TLS)
+	key, text := "upstream "+o.Name, fmt.Sprint(o.TLS)
 	u := b.tls[key]
-	if u.settings != settings {
+	if u.settings != text {
 		var err error
 		if u.client, err = newTLSClient(&o.TLS); err != nil {
 			return nil, fmt.Errorf("upstream %s: %w", o.Name, err)
 		}
-		u.settings = settings
+		u.settings = text
 	}
 	inUse[key] = u
-	return &proxy.UpstreamTLS{Required: o.TLS.Mode == configs.TLSRequired, Client: u.client}, nil
+	return &reach.TLS{Required: o.TLS.Mode == configs.TLSRequired, Client: u.client}, nil
 }
 
 // watchTLS looks at the files of TLS every reload.watch until stop is closed.

@@ -1,59 +1,6 @@
 package main
 
-import (
-	"fmt"
-	"runtime"
-	"runtime/debug"
-)
+import "github.com/rdmabridge/rdmabridge/internal/cli"
 
-// The linker sets these: -ldflags "-X main.version=1.2.3 -X main.revision=...". The Makefile takes both from git.
-var version, revision string
-
-// A build describes what this binary was built from.
-type build struct {
-	Version   string   `json:"version"`
-	Revision  string   `json:"revision,omitempty"` // the git commit
-	Time      string   `json:"time,omitempty"`     // when Revision was committed
-	Modified  bool     `json:"modified,omitempty"` // the work tree differed from Revision
-	Go        string   `json:"go"`
-	Platform  string   `json:"platform"`
-	Providers []string `json:"providers"` // the RDMA providers that it contains
-}
-
-// buildInfo reads what the Go toolchain recorded in this binary.
-func buildInfo() build {
-	b := build{
-		Version: version, Revision: revision, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH,
-		Providers: known.Providers,
-	}
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return b
-	}
-	if b.Version == "" {
-		b.Version = info.Main.Version
-	}
-	for _, s := range info.Settings {
-		switch s.Key {
-		case "vcs.revision":
-			b.Revision = s.Value
-		case "vcs.time":
-			b.Time = s.Value
-		case "vcs.modified":
-			b.Modified = s.Value == "true"
-		}
-	}
-	return b
-}
-
-// String formats b as one line.
-func (b build) String() string {
-	s := fmt.Sprintf("rdmabridge %s", b.Version)
-	if b.Revision != "" {
-		s += " " + b.Revision[:min(12, len(b.Revision))]
-		if b.Modified {
-			s += " modified"
-		}
-	}
-	return fmt.Sprintf("%s, %s, %s, RDMA providers %v", s, b.Go, b.Platform, b.Providers)
-}
+// buildInfo describes this binary.
+func buildInfo() cli.Build { return cli.ReadBuild("rdmabridge", known.Providers) }

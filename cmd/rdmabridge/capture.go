@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/cli"
 	"github.com/rdmabridge/rdmabridge/internal/control"
 	"github.com/rdmabridge/rdmabridge/internal/tap"
 )
@@ -31,8 +32,8 @@ type captureFlags struct {
 	times   map[string]*time.Duration // those that are durations
 	after   string
 	payload bool
-	snap    sizeFlag
-	buffer  sizeFlag
+	snap    cli.SizeFlag
+	buffer  cli.SizeFlag
 	count   int
 	quiet   bool
 }
@@ -70,7 +71,7 @@ Exit codes: 0 the capture is written; 1 it is not, or not all of it; 2 the comma
 is wrong, or no bridge was reached.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, stop := interruptible()
+			ctx, stop := cli.Interruptible()
 			defer stop()
 			return f.run(ctx, cmd)
 		},
@@ -106,7 +107,7 @@ is wrong, or no bridge was reached.`,
 	flags.Var(&f.buffer, "buffer", "memory in the bridge for the capture (default 16MiB)")
 	flags.IntVar(&f.count, "count", 0, "end after so many `CALLS`")
 	flags.BoolVarP(&f.quiet, "quiet", "q", false, "say nothing but errors")
-	required(cmd, "write")
+	cli.Required(cmd, "write")
 	_ = cmd.MarkFlagFilename("write", "pcapng") // fails only for unknown flags
 	complete := func(flag string, values ...string) {
 		_ = cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp))
@@ -173,7 +174,7 @@ func (f *captureFlags) run(ctx context.Context, cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	if f.write == "-" && onTerminal(cmd.OutOrStdout()) {
+	if f.write == "-" && cli.IsTerminal(cmd.OutOrStdout()) {
 		return errors.New("-w -: a capture is no text for a terminal; write a file, or to another program: rdmabridge capture -w - | tshark -r -")
 	}
 	c, err := f.bridge.client(ctx)
@@ -201,7 +202,7 @@ func (f *captureFlags) run(ctx context.Context, cmd *cobra.Command) error {
 		err = errors.Join(files.Copy(s.body), files.Close())
 	}
 	if err != nil {
-		return failed(fmt.Errorf("the capture is not whole: %w", err))
+		return cli.Failed(fmt.Errorf("the capture is not whole: %w", err))
 	}
 	say("%s", s.summary())
 	return nil

@@ -22,6 +22,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/rdmabridge/rdmabridge/internal/cli"
 	"github.com/rdmabridge/rdmabridge/internal/demo"
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
@@ -225,7 +226,7 @@ func samePortTwice(t *testing.T, addr string) {
 func checkTable(t *testing.T, file string) {
 	t.Helper()
 	var out, errOut bytes.Buffer
-	if code := execute([]string{"explain", "--summary", "--json", file}, &out, &errOut); code != exitDone {
+	if code := execute([]string{"explain", "--summary", "--json", file}, &out, &errOut); code != cli.ExitDone {
 		t.Fatalf("explain: %d, %s", code, &errOut)
 	}
 	var table struct {
@@ -263,7 +264,7 @@ func checkTable(t *testing.T, file string) {
 		t.Errorf("READ, WRITE and LOOKUP are not all in %s", &out)
 	}
 	out.Reset()
-	if code := execute([]string{"explain", "--summary", file}, &out, &errOut); code != exitDone || !strings.Contains(out.String(), "avg RTT (ms)") {
+	if code := execute([]string{"explain", "--summary", file}, &out, &errOut); code != cli.ExitDone || !strings.Contains(out.String(), "avg RTT (ms)") {
 		t.Errorf("explain: %d, %s%s", code, &out, &errOut)
 	}
 }
@@ -359,7 +360,7 @@ func TestOnTerminal(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	if onTerminal(f) {
+	if cli.IsTerminal(f) {
 		t.Error("/dev/null is taken for a terminal")
 	}
 	f, err = os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
@@ -367,7 +368,7 @@ func TestOnTerminal(t *testing.T) {
 		t.Skip(err)
 	}
 	defer f.Close()
-	if !onTerminal(f) {
+	if !cli.IsTerminal(f) {
 		t.Error("a terminal is not taken for one")
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rdmabridge/rdmabridge/internal/cli"
 	"github.com/rdmabridge/rdmabridge/internal/control"
 	"github.com/rdmabridge/rdmabridge/internal/show"
 	"github.com/rdmabridge/rdmabridge/internal/status"
@@ -54,7 +55,7 @@ read from, those that do not read their Replies, and those with the oldest Calls
 					return err
 				}
 				if err := writeTable(cmd, clientTable(p, hosts), "", wide); err != nil {
-					return failed(err)
+					return cli.Failed(err)
 				}
 				if all := &p.Now.Clients; all.Shown < all.Total {
 					fmt.Fprintf(cmd.ErrOrStderr(), "%d of %d connections; --number 0 shows all, --filter chooses\n", all.Shown, all.Total)
@@ -105,17 +106,9 @@ func printLegend(cmd *cobra.Command, tables ...*show.Table) error {
 		}
 		for _, l := range t.Legend() {
 			if _, err := fmt.Fprintln(cmd.OutOrStdout(), l); err != nil {
-				return failed(err)
+				return cli.Failed(err)
 			}
 		}
 	}
 	return nil
-}
-
-// completeWords makes words the values that a shell completes a flag with.
-func completeWords(cmd *cobra.Command, flag string, words ...string) {
-	err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
-	if err != nil {
-		panic("BUG: " + err.Error())
-	}
 }

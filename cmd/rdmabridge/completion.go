@@ -13,6 +13,9 @@ import (
 // completionTimeout bounds how long a shell waits for the running bridge.
 const completionTimeout = time.Second
 
+// oneClient asks for a document that is cheap.
+var oneClient = status.Query{Clients: 1}
+
 // complete returns what words finds in the document of the running bridge: words for a shell, each with
 // a description after a tab. There are none if no bridge answers.
 func complete(bridge *bridgeFlag, q status.Query, words func(*status.Document) []string) ([]string, cobra.ShellCompDirective) {
@@ -64,4 +67,12 @@ func clientWords(d *status.Document) (words []string) {
 		words = append(words, c.Address+"\tat "+c.Listener)
 	}
 	return words
+}
+
+// completeWords makes words the values that a shell completes a flag with.
+func completeWords(cmd *cobra.Command, flag string, words ...string) {
+	err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
+	if err != nil {
+		panic("BUG: " + err.Error())
+	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/cli"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/tlsconf"
 )
@@ -67,7 +68,7 @@ func knownWith(flags *pflag.FlagSet) configs.Known {
 }
 
 // loadConfig loads configuration files, or standard input. A file with problems makes the process exit
-// with exitFailed, a file that cannot be read with exitUsage.
+// with cli.ExitFailed, a file that cannot be read with cli.ExitUsage.
 func loadConfig(paths []string, known configs.Known) (*configs.Config, error) {
 	var c *configs.Config
 	var err error
@@ -79,9 +80,9 @@ func loadConfig(paths []string, known configs.Known) (*configs.Config, error) {
 	var problems configs.Problems
 	switch {
 	case errors.As(err, &problems):
-		return nil, failed(err)
+		return nil, cli.Failed(err)
 	case err != nil:
-		return nil, &exitError{exitUsage, err}
+		return nil, cli.Usage(err)
 	}
 	return c, nil
 }

@@ -3,13 +3,15 @@ package main
 import (
 	"fmt"
 	"math"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/admin"
 	"github.com/rdmabridge/rdmabridge/internal/control"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/internal/show"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 )
 
 // A derivedNumber is a number that follows from settings.
@@ -28,15 +30,15 @@ func derivedNumbers(c *configs.Config) ([]derivedNumber, error) {
 	add := func(of, name string, value float64, unit, formula string) {
 		all = append(all, derivedNumber{Of: of, Name: name, Value: value, Unit: unit, Text: shortNumber(value, unit), Formula: formula})
 	}
-	var ls []proxy.ListenerOptions
+	var ls []settings.ListenerOptions
 	for i := range c.Listeners {
 		ls = append(ls, listenerLimits(&c.Listeners[i]))
 	}
-	var us []proxy.UpstreamOptions
+	var us []settings.UpstreamOptions
 	for i := range c.Upstreams {
 		us = append(us, upstreamLimits(&c.Upstreams[i]))
 	}
-	for _, n := range proxy.Numbers(int64(c.Memory.Budget), ls, us) {
+	for _, n := range settings.Numbers(int64(c.Memory.Budget), ls, us) {
 		add(n.Of, n.Name, n.Value, n.Unit, n.Formula)
 	}
 	add("chunks", "data of one READ, at most", float64(c.Chunks.IO), "bytes", "chunks.io")
@@ -61,4 +63,17 @@ func derivedNumbers(c *configs.Config) ([]derivedNumber, error) {
 		fmt.Sprintf("%d + %d of the admin server + %d of the control socket + 8 x loops + 2 x listeners + those of connections to upstreams", otherDescriptors, admin.MaxConns, control.MaxConnections))
 	add("descriptors", "sockets of clients", float64(clientDescriptors(c, limit)), "descriptors", "the difference, at least RLIMIT_NOFILE / 4")
 	return all, nil
+}
+
+// shortNumber formats a number with its unit.
+func shortNumber(value float64, unit string) string {
+	switch unit {
+	case "bytes":
+		return strings.ReplaceAll(show.Size(value), " ", "")
+	case "seconds":
+		return configs.Duration(value * 1e9).String()
+	case "per_second":
+		return fmt.Sprintf("%g/s", value)
+	}
+	return fmt.Sprintf("%g", value)
 }

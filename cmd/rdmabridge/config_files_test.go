@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/rdmabridge/rdmabridge/internal/cli"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
@@ -32,7 +33,7 @@ func TestConfigFiles(t *testing.T) {
 
 	code, out, errOut := run("config", "print", "--socket", sock)
 	for _, want := range []string{"level: debug # RDMABRIDGE_LOG_LEVEL", "address: none # --admin-address", "budget: 200MiB # " + conf + "/10-site.yaml:2", "timeout: 20s # " + conf + "/20-identity.yaml:2", "rdmabridge.yaml, " + conf + ".\n"} {
-		if code != exitDone || !strings.Contains(out, want) {
+		if code != cli.ExitDone || !strings.Contains(out, want) {
 			t.Errorf("%d: %q is not said: %s%s", code, want, out, errOut)
 		}
 	}
@@ -90,11 +91,11 @@ func TestWatcherDirectory(t *testing.T) {
 func TestRefusedFiles(t *testing.T) {
 	good, bad := writeFile(t, minimalConfig), writeFile(t, "log:\n\tlevel: info\n")
 	code, _, errOut := run("serve", "-c", good, "-c", bad)
-	if want := `"event":"config_invalid","file":"` + bad + `","line":2,"setting":"","error":"a tab indents this line; write spaces"`; code != exitFailed || !strings.Contains(errOut, want) {
+	if want := `"event":"config_invalid","file":"` + bad + `","line":2,"setting":"","error":"a tab indents this line; write spaces"`; code != cli.ExitFailed || !strings.Contains(errOut, want) {
 		t.Errorf("%d %s, want %s", code, errOut, want)
 	}
 	for _, args := range [][]string{{"check", "-c", good, "-c", "-"}, {"check", "-c", good, "-c", good + ".not"}} {
-		if code, _, errOut := run(args...); code != exitUsage || !strings.Contains(errOut, "no such file") {
+		if code, _, errOut := run(args...); code != cli.ExitUsage || !strings.Contains(errOut, "no such file") {
 			t.Errorf("%v: %d %s", args, code, errOut)
 		}
 	}

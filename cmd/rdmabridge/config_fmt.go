@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/cli"
 )
 
 func newConfigFmtCommand() *cobra.Command {
@@ -57,24 +58,24 @@ func formatFile(out io.Writer, path string, overwrite bool) error {
 		data, err = os.ReadFile(path)
 	}
 	if err != nil {
-		return &exitError{exitUsage, err}
+		return cli.Usage(err)
 	}
 	formatted, err := configs.Format(name, data)
 	if err != nil {
-		return failed(err)
+		return cli.Failed(err)
 	}
 	if !overwrite {
 		_, err = out.Write(formatted)
-		return failed(err)
+		return cli.Failed(err)
 	}
 	if bytes.Equal(data, formatted) {
 		return nil
 	}
 	if err := replaceFile(path, formatted); err != nil {
-		return failed(err)
+		return cli.Failed(err)
 	}
 	_, err = fmt.Fprintln(out, path)
-	return failed(err)
+	return cli.Failed(err)
 }
 
 // replaceFile replaces the content of a file in one step, so that a bridge that watches it never sees half of it. A

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/rdmabridge/rdmabridge/internal/cli"
 )
 
 func TestConfigFmt(t *testing.T) {
@@ -14,13 +16,13 @@ func TestConfigFmt(t *testing.T) {
 	link := filepath.Join(t.TempDir(), "link.yaml")
 	must(t, os.Symlink(file, link))
 	const want = "log: {level: info} # a comment\n"
-	if code, out, errOut := run("config", "fmt", file); code != exitDone || out != want || errOut != "" {
+	if code, out, errOut := run("config", "fmt", file); code != cli.ExitDone || out != want || errOut != "" {
 		t.Errorf("%d %q %s", code, out, errOut)
 	}
-	if code, out, _ := run("config", "fmt", "-w", link); code != exitDone || out != link+"\n" {
+	if code, out, _ := run("config", "fmt", "-w", link); code != cli.ExitDone || out != link+"\n" {
 		t.Errorf("%d %q", code, out)
 	}
-	if code, out, _ := run("config", "fmt", "-w", link); code != exitDone || out != "" {
+	if code, out, _ := run("config", "fmt", "-w", link); code != cli.ExitDone || out != "" {
 		t.Errorf("again: %d %q", code, out)
 	}
 	data, err := os.ReadFile(file)
@@ -30,10 +32,10 @@ func TestConfigFmt(t *testing.T) {
 		t.Errorf("%v %q %v %v", err, data, info.Mode(), mode.Mode())
 	}
 	bad := writeFile(t, "log:\n\tlevel: info\n")
-	if code, _, errOut := run("config", "fmt", "-w", bad); code != exitFailed || !strings.Contains(errOut, bad+":2: a tab indents this line") {
+	if code, _, errOut := run("config", "fmt", "-w", bad); code != cli.ExitFailed || !strings.Contains(errOut, bad+":2: a tab indents this line") {
 		t.Errorf("%d %s", code, errOut)
 	}
-	if code, _, _ := run("config", "fmt", bad+".not"); code != exitUsage {
+	if code, _, _ := run("config", "fmt", bad+".not"); code != cli.ExitUsage {
 		t.Errorf("%d", code)
 	}
 }
@@ -44,7 +46,7 @@ func TestConfigSchema(t *testing.T) {
 		Schema     string `json:"$schema"`
 		Properties map[string]any
 	}
-	if err := json.Unmarshal([]byte(out), &s); code != exitDone || err != nil || s.Properties["upstreams"] == nil || !strings.Contains(s.Schema, "2020-12") {
+	if err := json.Unmarshal([]byte(out), &s); code != cli.ExitDone || err != nil || s.Properties["upstreams"] == nil || !strings.Contains(s.Schema, "2020-12") {
 		t.Errorf("%d %v %s", code, err, errOut)
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/cli"
 	"github.com/rdmabridge/rdmabridge/internal/control"
-	"github.com/rdmabridge/rdmabridge/internal/show"
 )
 
 // A shownConfig is a configuration with what has become of it.
@@ -207,16 +207,16 @@ bridge was reached.`,
 			if asJSON {
 				d, err := s.describe(all)
 				if err != nil {
-					return failed(err)
+					return cli.Failed(err)
 				}
 				return writeJSON(cmd.OutOrStdout(), d)
 			}
 			out, err := s.yaml(all)
 			if err != nil {
-				return failed(err)
+				return cli.Failed(err)
 			}
 			_, err = cmd.OutOrStdout().Write(out)
-			return failed(err)
+			return cli.Failed(err)
 		},
 	}
 	configFlag(cmd, &files)
@@ -252,19 +252,6 @@ func printRunning(cmd *cobra.Command, socket string, all, asJSON bool) error {
 		}
 		defer answer.Body.Close()
 		_, err = io.Copy(cmd.OutOrStdout(), io.LimitReader(answer.Body, control.MaxAnswer))
-		return failed(err)
+		return cli.Failed(err)
 	})
-}
-
-// shortNumber formats a number with its unit.
-func shortNumber(value float64, unit string) string {
-	switch unit {
-	case "bytes":
-		return strings.ReplaceAll(show.Size(value), " ", "")
-	case "seconds":
-		return configs.Duration(value * 1e9).String()
-	case "per_second":
-		return fmt.Sprintf("%g/s", value)
-	}
-	return fmt.Sprintf("%g", value)
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/cli"
 	"github.com/rdmabridge/rdmabridge/internal/control"
 	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
@@ -25,7 +26,7 @@ func TestConfigPrint(t *testing.T) {
 	testkit.Eventually(t, "the process answers", func() bool { return processAt(t, sock) == p.cmd.Process.Pid })
 
 	code, out, errOut := run("config", "print", "--effective", "--socket", sock)
-	if code != exitDone || !strings.HasPrefix(out, fmt.Sprintf("# The configuration in force in process %d, of %s.\n", p.cmd.Process.Pid, file)) {
+	if code != cli.ExitDone || !strings.HasPrefix(out, fmt.Sprintf("# The configuration in force in process %d, of %s.\n", p.cmd.Process.Pid, file)) {
 		t.Fatalf("%d %s%s", code, out, errOut)
 	}
 	if strings.Contains(out, "very-secret") || !strings.Contains(out, "# The identity is a secret and is not shown: sha256:") {
@@ -46,7 +47,7 @@ func TestConfigPrint(t *testing.T) {
 
 	code, out, errOut = run("config", "print", "--effective", "--json", "--socket", sock)
 	var d configDocument
-	if err := json.Unmarshal([]byte(out), &d); code != exitDone || err != nil {
+	if err := json.Unmarshal([]byte(out), &d); code != cli.ExitDone || err != nil {
 		t.Fatalf("%d %v %s", code, err, errOut)
 	}
 	var doc status.Document
@@ -104,9 +105,9 @@ func TestStandardInput(t *testing.T) {
 		code int
 		want string
 	}{
-		{[]string{"check", "-"}, minimalConfig, exitDone, "good: 1 listeners"},
-		{[]string{"check", "-c", "-"}, "foo: 1\n" + minimalConfig, exitFailed, "standard input:1: foo: unknown setting"},
-		{[]string{"config", "print", "-"}, minimalConfig, exitDone, "# line 2"},
+		{[]string{"check", "-"}, minimalConfig, cli.ExitDone, "good: 1 listeners"},
+		{[]string{"check", "-c", "-"}, "foo: 1\n" + minimalConfig, cli.ExitFailed, "standard input:1: foo: unknown setting"},
+		{[]string{"config", "print", "-"}, minimalConfig, cli.ExitDone, "# line 2"},
 	} {
 		f, err := os.Open(writeFile(t, tt.text))
 		if err != nil {

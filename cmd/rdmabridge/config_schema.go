@@ -4,6 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/cli"
 )
 
 func newConfigSchemaCommand() *cobra.Command {
@@ -21,10 +22,10 @@ The schema knows each setting by itself. rdmabridge check knows how they go toge
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			text, err := configs.JSONSchema()
 			if err != nil {
-				return failed(err)
+				return cli.Failed(err)
 			}
 			_, err = cmd.OutOrStdout().Write(append(text, '\n'))
-			return failed(err)
+			return cli.Failed(err)
 		},
 	}
 }

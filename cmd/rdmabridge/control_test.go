@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/cli"
 	"github.com/rdmabridge/rdmabridge/internal/control"
 	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
@@ -119,63 +120,63 @@ func TestCommands(t *testing.T) {
 		code int
 		want string // in the output, or in the errors if code is not 0
 	}{
-		{[]string{"stats"}, exitDone, "storage down"},
-		{[]string{"stats", "--over", "0"}, exitDone, "since the start"},
-		{[]string{"stats", "--json"}, exitDone, `"process": ` + fmt.Sprint(os.Getpid())},
-		{[]string{"stats", "--over", "-1s"}, exitUsage, "out of range"},
-		{[]string{"clients", "--over", "10ms"}, exitDone, "ADDRESS"},
-		{[]string{"clients", "--hosts", "--over", "10ms"}, exitDone, "HOST"},
-		{[]string{"clients", "--json", "--sort", "bytes", "--filter", "10.0.0.0/8"}, exitDone, `"sort": "bytes"`},
-		{[]string{"clients", "--sort", "height"}, exitUsage, "write waiting, bytes, oldest, calls, address"},
-		{[]string{"clients", "-n", "-1"}, exitUsage, "write a number, or 0 for all"},
-		{[]string{"clients", "--legend"}, exitDone, "WAITS-FOR  why the bridge does not read"},
-		{[]string{"upstreams", "--over", "10ms"}, exitDone, "storage  tcp sessions down"},
-		{[]string{"upstreams", "--connections", "--over", "10ms"}, exitDone, "127.0.0.1:1"},
-		{[]string{"upstreams", "--endpoints", "--over", "0"}, exitDone, "BACK-IN"},
-		{[]string{"upstreams", "--json"}, exitDone, `"name": "storage"`},
-		{[]string{"upstreams", "--sort", "height"}, exitUsage, "write upstream, transport"},
-		{[]string{"upstreams", "--legend", "--endpoints"}, exitDone, "how often it was ejected"},
-		{[]string{"top", "-d", "100ms"}, exitDone, "There are no clients."},
-		{[]string{"top", "--once", "-d", "100ms", "--view", "upstreams", "--sort", "server"}, exitDone, "storage"},
-		{[]string{"top", "--view", "x"}, exitUsage, "write clients, operations, connections, upstreams, links, events"},
-		{[]string{"top", "--sort", "x"}, exitUsage, "write address"},
-		{[]string{"top", "-d", "1us"}, exitUsage, "write a time from 100ms to 1h"},
-		{[]string{"log-level"}, exitDone, "the level of the log is info, as configured\n"},
-		{[]string{"log-level", "DEBUG", "--for", "1m"}, exitDone, "the level of the log is debug until 2"},
-		{[]string{"log-level", "configured"}, exitDone, "the level of the log is info, as configured\n"},
-		{[]string{"log-level", "loud"}, exitFailed, `"loud" is no level; write debug, info, warn, error`},
-		{[]string{"log-level", "info", "--for", "-1s"}, exitUsage, "out of range"},
-		{[]string{"eject", "storage"}, exitUsage, "ENDPOINT is missing: rdmabridge eject UPSTREAM ENDPOINT"},
-		{[]string{"eject", "a", "b", "c"}, exitUsage, `"c" is too much`},
-		{[]string{"disconnect"}, exitUsage, "CLIENT is missing"},
-		{[]string{"eject", "storage", "127.0.0.1:1"}, exitFailed, "has no other endpoint"},
-		{[]string{"eject", "stoarge", "127.0.0.1:1"}, exitFailed, "there are storage, two"},
-		{[]string{"eject", "two", "127.0.0.1:7"}, exitFailed, "its endpoints: 127.0.0.1:1"},
-		{[]string{"eject", "two", "127.0.0.1:2", "--for", "1m"}, exitDone, "upstream two does not use endpoint 127.0.0.1:2 until 2"},
-		{[]string{"return", "two", "127.0.0.1:2"}, exitDone, "upstream two uses endpoint 127.0.0.1:2 again"},
-		{[]string{"return", "two", "127.0.0.1:9"}, exitFailed, "its endpoints: 127.0.0.1:1"},
-		{[]string{"disconnect", "somebody"}, exitFailed, `"somebody" is no address`},
-		{[]string{"disconnect", "10.0.0.0/8"}, exitFailed, "no client is connected from 10.0.0.0/8"},
+		{[]string{"stats"}, cli.ExitDone, "storage down"},
+		{[]string{"stats", "--over", "0"}, cli.ExitDone, "since the start"},
+		{[]string{"stats", "--json"}, cli.ExitDone, `"process": ` + fmt.Sprint(os.Getpid())},
+		{[]string{"stats", "--over", "-1s"}, cli.ExitUsage, "out of range"},
+		{[]string{"clients", "--over", "10ms"}, cli.ExitDone, "ADDRESS"},
+		{[]string{"clients", "--hosts", "--over", "10ms"}, cli.ExitDone, "HOST"},
+		{[]string{"clients", "--json", "--sort", "bytes", "--filter", "10.0.0.0/8"}, cli.ExitDone, `"sort": "bytes"`},
+		{[]string{"clients", "--sort", "height"}, cli.ExitUsage, "write waiting, bytes, oldest, calls, address"},
+		{[]string{"clients", "-n", "-1"}, cli.ExitUsage, "write a number, or 0 for all"},
+		{[]string{"clients", "--legend"}, cli.ExitDone, "WAITS-FOR  why the bridge does not read"},
+		{[]string{"upstreams", "--over", "10ms"}, cli.ExitDone, "storage  tcp sessions down"},
+		{[]string{"upstreams", "--connections", "--over", "10ms"}, cli.ExitDone, "127.0.0.1:1"},
+		{[]string{"upstreams", "--endpoints", "--over", "0"}, cli.ExitDone, "BACK-IN"},
+		{[]string{"upstreams", "--json"}, cli.ExitDone, `"name": "storage"`},
+		{[]string{"upstreams", "--sort", "height"}, cli.ExitUsage, "write upstream, transport"},
+		{[]string{"upstreams", "--legend", "--endpoints"}, cli.ExitDone, "how often it was ejected"},
+		{[]string{"top", "-d", "100ms"}, cli.ExitDone, "There are no clients."},
+		{[]string{"top", "--once", "-d", "100ms", "--view", "upstreams", "--sort", "server"}, cli.ExitDone, "storage"},
+		{[]string{"top", "--view", "x"}, cli.ExitUsage, "write clients, operations, connections, upstreams, links, events"},
+		{[]string{"top", "--sort", "x"}, cli.ExitUsage, "write address"},
+		{[]string{"top", "-d", "1us"}, cli.ExitUsage, "write a time from 100ms to 1h"},
+		{[]string{"log-level"}, cli.ExitDone, "the level of the log is info, as configured\n"},
+		{[]string{"log-level", "DEBUG", "--for", "1m"}, cli.ExitDone, "the level of the log is debug until 2"},
+		{[]string{"log-level", "configured"}, cli.ExitDone, "the level of the log is info, as configured\n"},
+		{[]string{"log-level", "loud"}, cli.ExitFailed, `"loud" is no level; write debug, info, warn, error`},
+		{[]string{"log-level", "info", "--for", "-1s"}, cli.ExitUsage, "out of range"},
+		{[]string{"eject", "storage"}, cli.ExitUsage, "ENDPOINT is missing: rdmabridge eject UPSTREAM ENDPOINT"},
+		{[]string{"eject", "a", "b", "c"}, cli.ExitUsage, `"c" is too much`},
+		{[]string{"disconnect"}, cli.ExitUsage, "CLIENT is missing"},
+		{[]string{"eject", "storage", "127.0.0.1:1"}, cli.ExitFailed, "has no other endpoint"},
+		{[]string{"eject", "stoarge", "127.0.0.1:1"}, cli.ExitFailed, "there are storage, two"},
+		{[]string{"eject", "two", "127.0.0.1:7"}, cli.ExitFailed, "its endpoints: 127.0.0.1:1"},
+		{[]string{"eject", "two", "127.0.0.1:2", "--for", "1m"}, cli.ExitDone, "upstream two does not use endpoint 127.0.0.1:2 until 2"},
+		{[]string{"return", "two", "127.0.0.1:2"}, cli.ExitDone, "upstream two uses endpoint 127.0.0.1:2 again"},
+		{[]string{"return", "two", "127.0.0.1:9"}, cli.ExitFailed, "its endpoints: 127.0.0.1:1"},
+		{[]string{"disconnect", "somebody"}, cli.ExitFailed, `"somebody" is no address`},
+		{[]string{"disconnect", "10.0.0.0/8"}, cli.ExitFailed, "no client is connected from 10.0.0.0/8"},
 	} {
 		code, out, errOut := run(append(tt.args, socket)...)
 		got := out
-		if tt.code != exitDone {
+		if tt.code != cli.ExitDone {
 			got = errOut
 		}
 		if code != tt.code || !strings.Contains(got, tt.want) {
 			t.Errorf("%v: code %d, want %d and %q\n%s%s", tt.args, code, tt.code, tt.want, out, errOut)
 		}
 	}
-	if code, out, errOut := run("drain", socket); code != exitDone || !strings.Contains(out, "the bridge drains: it listens no more, answers the 0 Calls of 0 clients, and ends, in 30s at the latest") {
+	if code, out, errOut := run("drain", socket); code != cli.ExitDone || !strings.Contains(out, "the bridge drains: it listens no more, answers the 0 Calls of 0 clients, and ends, in 30s at the latest") {
 		t.Errorf("drain: %d %s%s", code, out, errOut)
 	}
 	if err := wait(); err != nil {
 		t.Errorf("serve: %v", err)
 	}
-	if code, _, errOut := run("stats", socket); code != exitUsage || !strings.Contains(errOut, "no bridge listens at") {
+	if code, _, errOut := run("stats", socket); code != cli.ExitUsage || !strings.Contains(errOut, "no bridge listens at") {
 		t.Errorf("after the end: %d %s", code, errOut)
 	}
-	if code, _, errOut := run("stats", socket, "-c", "x"); code != exitUsage || !strings.Contains(errOut, "[config socket] were all set") {
+	if code, _, errOut := run("stats", socket, "-c", "x"); code != cli.ExitUsage || !strings.Contains(errOut, "[config socket] were all set") {
 		t.Errorf("two bridges: %d %s", code, errOut)
 	}
 }
@@ -184,11 +185,11 @@ func TestCommands(t *testing.T) {
 func TestCommandsByFile(t *testing.T) {
 	_, socket, _ := startControlled(t)
 	file := writeFile(t, minimalConfig+"control: {path: "+strings.TrimPrefix(socket, "--socket=")+"}\n")
-	if code, out, errOut := run("stats", "-c", file); code != exitDone || !strings.Contains(out, "storage") {
+	if code, out, errOut := run("stats", "-c", file); code != cli.ExitDone || !strings.Contains(out, "storage") {
 		t.Errorf("%d %s%s", code, out, errOut)
 	}
 	none := writeFile(t, minimalConfig+"control: {path: none}\n")
-	if code, _, errOut := run("stats", "-c", none); code != exitUsage || !strings.Contains(errOut, "its bridge cannot be asked") {
+	if code, _, errOut := run("stats", "-c", none); code != cli.ExitUsage || !strings.Contains(errOut, "its bridge cannot be asked") {
 		t.Errorf("no socket: %d %s", code, errOut)
 	}
 }
@@ -220,7 +221,7 @@ func TestActionsOverHTTP(t *testing.T) {
 			}
 		}
 	}
-	if code, _, errOut := run("drain", socket); code != exitDone {
+	if code, _, errOut := run("drain", socket); code != cli.ExitDone {
 		t.Errorf("drain: %s", errOut)
 	}
 	if err := wait(); err != nil {
@@ -236,7 +237,7 @@ func TestActionIsLogged(t *testing.T) {
 	log := newLogFile(t)
 	p := startProcess(t, log, "serve", "-c", file)
 	testkit.Eventually(t, "the process answers", func() bool { return processAt(t, sock) == p.cmd.Process.Pid })
-	if code, _, errOut := run("drain", "--wait", "--socket", sock); code != exitDone {
+	if code, _, errOut := run("drain", "--wait", "--socket", sock); code != cli.ExitDone {
 		t.Errorf("drain: %d %s", code, errOut)
 	}
 	if err := p.exit(); err != nil {
@@ -261,7 +262,7 @@ func TestCompletion(t *testing.T) {
 		{"dr", "drain\tLet a running bridge"},
 	} {
 		code, out, errOut := run(append([]string{"__complete"}, strings.Split(tt.args, "|")...)...)
-		if code != exitDone || !strings.HasPrefix(out, tt.want) {
+		if code != cli.ExitDone || !strings.HasPrefix(out, tt.want) {
 			t.Errorf("%s: %d %q %s, want %q", tt.args, code, out, errOut, tt.want)
 		}
 	}
@@ -271,7 +272,7 @@ func TestCompletion(t *testing.T) {
 func TestCompletionScripts(t *testing.T) {
 	for shell, check := range map[string][]string{"bash": {"bash", "-n"}, "zsh": {"zsh", "-n"}, "fish": {"fish", "--no-execute"}} {
 		code, out, errOut := run("completion", shell)
-		if code != exitDone || !strings.Contains(out, "__complete") {
+		if code != cli.ExitDone || !strings.Contains(out, "__complete") {
 			t.Errorf("%s: %d %s", shell, code, errOut)
 		}
 		if _, err := exec.LookPath(check[0]); err != nil {

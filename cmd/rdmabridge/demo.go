@@ -6,13 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/cli"
 	"github.com/rdmabridge/rdmabridge/internal/demo"
 )
 
@@ -38,12 +38,12 @@ Demo runs until it receives SIGTERM or SIGINT. The files are lost then.`,
 			}
 			for i := range ports {
 				if err := ports[i].choose(cmd.ErrOrStderr()); err != nil {
-					return failed(err)
+					return cli.Failed(err)
 				}
 			}
 			signals, stop := notify()
 			defer stop()
-			return failed(runDemo(a, cmd.OutOrStdout(), cmd.ErrOrStderr(), signals, nil))
+			return cli.Failed(runDemo(a, cmd.OutOrStdout(), cmd.ErrOrStderr(), signals, nil))
 		},
 	}
 	cmd.Flags().StringVar(&a.TCP, "tcp", "127.0.0.1:12049", "accept NFS and MOUNT clients over TCP at `ADDRESS`")
@@ -56,7 +56,7 @@ Demo runs until it receives SIGTERM or SIGINT. The files are lost then.`,
 // it prints help on out and passes the addresses to started, which may be nil.
 func runDemo(a demo.Addresses, out, errOut io.Writer, signals <-chan os.Signal, started func(demo.Addresses, *bridge)) (err error) {
 	var stop func() error
-	if a.NFS, stop, err = serveDemoFiles(errOut); err != nil {
+	if a.NFS, stop, err = demo.Start(errOut); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, stop()) }()
@@ -91,25 +91,4 @@ func runDemo(a demo.Addresses, out, errOut io.Writer, signals <-chan os.Signal, 
 		}
 		return nil
 	}}.run()
-}
-
-// serveDemoFiles starts the NFS server on a free port of 127.0.0.1. It returns the
-// server's address and a function that stops the server.
-func serveDemoFiles(errOut io.Writer) (addr string, stop func() error, err error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", nil, fmt.Errorf("demo: %w", err)
-	}
-	served := make(chan struct{})
-	go func() {
-		defer close(served)
-		if err := demo.Serve(l, demo.Options{}); !errors.Is(err, net.ErrClosed) {
-			fmt.Fprintf(errOut, "demo: the NFS server failed: %v\n", err)
-		}
-	}()
-	return l.Addr().String(), func() error {
-		err := l.Close()
-		<-served
-		return err
-	}, nil
 }

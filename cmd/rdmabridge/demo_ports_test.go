@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/rdmabridge/rdmabridge/internal/cli"
 	"github.com/rdmabridge/rdmabridge/internal/demo"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
@@ -28,11 +29,11 @@ func TestDemoFlags(t *testing.T) {
 		code int
 		want string
 	}{
-		{[]string{"--tcp", "nonsense"}, exitUsage, `--tcp: "nonsense" has no port; write nonsense:12049`},
-		{[]string{"--rdma", "127.0.0.1:nfs"}, exitUsage, `--rdma: "127.0.0.1:nfs" has the port by its name; write its number: 127.0.0.1:2049`},
-		{[]string{"--admin", "9090"}, exitUsage, `--admin: "9090" has no host; write 127.0.0.1:9090`},
-		{[]string{"--tcp", l.Addr().String(), "--rdma", "127.0.0.1:0"}, exitFailed, "--tcp " + l.Addr().String() + ": process "},
-		{[]string{"--tcp", "192.0.2.1:2049"}, exitFailed, "--tcp: listen tcp 192.0.2.1:2049"},
+		{[]string{"--tcp", "nonsense"}, cli.ExitUsage, `--tcp: "nonsense" has no port; write nonsense:12049`},
+		{[]string{"--rdma", "127.0.0.1:nfs"}, cli.ExitUsage, `--rdma: "127.0.0.1:nfs" has the port by its name; write its number: 127.0.0.1:2049`},
+		{[]string{"--admin", "9090"}, cli.ExitUsage, `--admin: "9090" has no host; write 127.0.0.1:9090`},
+		{[]string{"--tcp", l.Addr().String(), "--rdma", "127.0.0.1:0"}, cli.ExitFailed, "--tcp " + l.Addr().String() + ": process "},
+		{[]string{"--tcp", "192.0.2.1:2049"}, cli.ExitFailed, "--tcp: listen tcp 192.0.2.1:2049"},
 	} {
 		code, out, errOut := run(append([]string{"demo"}, tc.args...)...)
 		if code != tc.code || !strings.Contains(errOut, tc.want) || strings.Contains(errOut, "listeners") || out != "" {

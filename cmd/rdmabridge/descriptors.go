@@ -1,11 +1,13 @@
 package main
 
 import (
+	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/admin"
 	"github.com/rdmabridge/rdmabridge/internal/control"
+	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
 // otherDescriptors are kept for everything that is not counted: event loops, the log, files that
@@ -49,17 +51,17 @@ func wantedDescriptors(c *configs.Config) (n int) {
 }
 
 // limitDescriptors puts the limit of clients' sockets that suits c in force.
-func (b *bridge) limitDescriptors(c *configs.Config) {
+func limitDescriptors(c *configs.Config, sockets *tcpframe.Sockets, log *zerolog.Logger) {
 	var r unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &r); err != nil {
-		b.log.Warn().Str("event", "descriptors_short").Err(err).Msg("RLIMIT_NOFILE is not known; the limit of clients' sockets stays as it is")
+		log.Warn().Str("event", "descriptors_short").Err(err).Msg("RLIMIT_NOFILE is not known; the limit of clients' sockets stays as it is")
 		return
 	}
 	limit := int(min(r.Cur, maxDescriptors))
 	n := clientDescriptors(c, limit)
-	b.engine.Sockets().SetLimit(n)
+	sockets.SetLimit(n)
 	if wanted := wantedDescriptors(c); wanted > n {
-		b.log.Warn().Str("event", "descriptors_short").Int("rlimit_nofile", limit).Int("clients", n).Int("limits", wanted).
+		log.Warn().Str("event", "descriptors_short").Int("rlimit_nofile", limit).Int("clients", n).Int("limits", wanted).
 			Msg("RLIMIT_NOFILE allows fewer clients than limits.connections of a listener; raise RLIMIT_NOFILE, or lower limits.connections")
 	}
 }

@@ -2,6 +2,9 @@ package main
 
 import (
 	"errors"
+	"go/ast"
+	"go/parser"
+	"go/token"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -11,23 +14,25 @@ import (
 	"testing"
 	"time"
 	"unicode"
+
+	"github.com/rdmabridge/rdmabridge/internal/cli/clitest"
+	"github.com/rdmabridge/rdmabridge/metrics"
 )
 
 // notInWord reports whether r separates words. A regular expression would take seconds in a race
 // build.
 func notInWord(r rune) bool { return r != '_' && !unicode.IsLetter(r) && !unicode.IsDigit(r) }
 
-// TestArchitecture checks that the functions, files and packages that ARCHITECTURE.md
-// names exist.
+// architecture are the documents that name the code.
+var architecture = []string{"ARCHITECTURE.md", "docs/internals.md"}
+
+// TestArchitecture checks that the functions, files, packages and metrics that the documents of the architecture name
+// exist.
 func TestArchitecture(t *testing.T) {
 	root := filepath.Join("..", "..")
-	text, err := os.ReadFile(filepath.Join(root, "ARCHITECTURE.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	words, paths := make(map[string]bool), make(map[string]bool)
 	tests := regexp.MustCompile(`(?m)^func (Test\w+)\(`)
-	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		switch {
 		case errors.Is(err, fs.ErrNotExist): // a temporary file of another process
 			return nil
@@ -67,39 +72,55 @@ func TestArchitecture(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	known := make(map[string]bool)
+	for _, d := range metrics.All() {
+		known[d.FullName()] = true
+	}
 	last := regexp.MustCompile(`[A-Za-z_]+$`)
-	for _, m := range regexp.MustCompile("`([^`\n]+)`").FindAllStringSubmatch(string(text), -1) {
-		name := m[1]
-		switch {
-		case paths[name], strings.HasPrefix(name, "/"), name == "code":
-		case strings.HasPrefix(name, "limits.") || strings.HasPrefix(name, "chunks."): // YAML paths, which package configs tests
-		default:
-			if word := last.FindString(name); !words[word] {
-				t.Errorf("ARCHITECTURE.md names %s, which does not exist", name)
+	for _, file := range architecture {
+		text, err := os.ReadFile(filepath.Join(root, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile("`([^`\n]+)`").FindAllStringSubmatch(string(text), -1) {
+			name := m[1]
+			metric, _, _ := strings.Cut(name, "{")
+			switch {
+			case paths[name], strings.HasPrefix(name, "/"), name == "code":
+			case known[metric], known["rdmabridge_"+metric]:
+			case strings.HasPrefix(name, "limits.") || strings.HasPrefix(name, "chunks."): // YAML paths, which package configs tests
+			default:
+				if word := last.FindString(name); !words[word] {
+					t.Errorf("%s names %s, which does not exist", file, name)
+				}
 			}
 		}
 	}
 }
 
-// TestArchitectureNamesTests: each row of a table of ARCHITECTURE.md whose last column is for tests names one.
+// TestArchitectureNamesTests: each row of a table of the documents of the architecture whose last column is for tests names
+// one.
 func TestArchitectureNamesTests(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join("..", "..", "ARCHITECTURE.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	inTable, rows := false, 0
-	for line := range strings.Lines(string(text)) {
-		cells := strings.Split(strings.TrimSpace(line), "|")
-		if len(cells) < 3 {
-			inTable = false
-			continue
+	rows := 0
+	for _, file := range architecture {
+		text, err := os.ReadFile(filepath.Join("..", "..", file))
+		if err != nil {
+			t.Fatal(err)
 		}
-		switch last := strings.TrimSpace(cells[len(cells)-2]); {
-		case last == "Test":
-			inTable = true
-		case inTable && !strings.HasPrefix(last, "---"):
-			if rows++; !strings.HasPrefix(last, "`Test") {
-				t.Errorf("no test holds the row: %s", line)
+		inTable := false
+		for line := range strings.Lines(string(text)) {
+			cells := strings.Split(strings.TrimSpace(line), "|")
+			if len(cells) < 3 {
+				inTable = false
+				continue
+			}
+			switch last := strings.TrimSpace(cells[len(cells)-2]); {
+			case last == "Test":
+				inTable = true
+			case inTable && !strings.HasPrefix(last, "---"):
+				if rows++; !strings.HasPrefix(last, "`Test") {
+					t.Errorf("%s: no test holds the row: %s", file, line)
+				}
 			}
 		}
 	}
@@ -108,46 +129,74 @@ func TestArchitectureNamesTests(t *testing.T) {
 	}
 }
 
-// TestCommandLinesInDocs checks that the command lines of README.md and docs are such that the command would run.
-func TestCommandLinesInDocs(t *testing.T) {
-	files, err := filepath.Glob(filepath.Join("..", "..", "docs", "*.md"))
+// TestArchitectureOfLocks: each mutex of the packages that carry Calls is a leaf, as its comment says, or the order of locks
+// in ARCHITECTURE.md has it.
+func TestArchitectureOfLocks(t *testing.T) {
+	root := filepath.Join("..", "..")
+	text, err := os.ReadFile(filepath.Join(root, "ARCHITECTURE.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	least := map[string]int{"cli.md": 15, "getting-started.md": 8, "README.md": 3}
-	for _, f := range append(files, filepath.Join("..", "..", "README.md")) {
-		t.Run(filepath.Base(f), func(t *testing.T) { testCommandLines(t, f, least[filepath.Base(f)]) })
+	_, order, _ := strings.Cut(string(text), "\n## The order of locks\n")
+	order, _, _ = strings.Cut(order, "\n## ")
+	files, leaves, named := token.NewFileSet(), 0, 0
+	look := func(path string) {
+		f, err := parser.ParseFile(files, path, nil, parser.ParseComments|parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		owner := ""
+		ast.Inspect(f, func(n ast.Node) bool {
+			switch x := n.(type) {
+			case *ast.TypeSpec:
+				owner = x.Name.Name
+			case *ast.ValueSpec:
+				owner = x.Names[0].Name
+			case *ast.Field:
+				s, ok := x.Type.(*ast.SelectorExpr)
+				if !ok || len(x.Names) == 0 || s.Sel.Name != "Mutex" && s.Sel.Name != "RWMutex" {
+					break
+				}
+				switch name := f.Name.Name + " `" + owner + "." + x.Names[0].Name + "`"; {
+				case strings.Contains(x.Comment.Text()+x.Doc.Text(), "a leaf"):
+					leaves++
+				case strings.Contains(order, name):
+					named++
+				default:
+					t.Errorf("%s: the mutex %s is no leaf, and ARCHITECTURE.md does not have it", files.Position(x.Pos()), name)
+				}
+			}
+			return true
+		})
+	}
+	for _, dir := range []string{"proxy", "pool", "tcpframe", "rdmaside", "internal/regmem", "metrics"} {
+		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, d fs.DirEntry, err error) error {
+			switch {
+			case err != nil:
+				return err
+			case d.IsDir() && strings.HasSuffix(d.Name(), "test"): // for tests of others
+				return fs.SkipDir
+			case filepath.Ext(path) == ".go" && !strings.HasSuffix(path, "_test.go"):
+				look(path)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if leaves < 20 || named < 10 {
+		t.Errorf("%d leaves and %d other mutexes", leaves, named)
 	}
 }
 
-// testCommandLines checks those of a file, which must have at least so many.
-func testCommandLines(t *testing.T, file string, least int) {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	text = regexp.MustCompile(`\$\([^)\n]*\)`).ReplaceAll(text, []byte("1")) // what a shell would put there
-	n := 0
-	for _, m := range regexp.MustCompile("(?m)^(?:    +|\\$ )(?:\\$ )?(?:\\./)?rdmabridge ((?:[a-z]|-)[^>|#;\n(]+)").FindAllStringSubmatch(string(text), -1) {
-		n++
-		root := newCommand()
-		root.InitDefaultCompletionCmd()
-		cmd, args, err := root.Find(strings.Fields(m[1]))
-		if err == nil {
-			cmd.InitDefaultHelpFlag()
-			err = cmd.ParseFlags(args)
-		}
-		if err == nil && cmd.HasParent() && cmd.Args != nil {
-			err = cmd.ValidateArgs(cmd.Flags().Args())
-		}
-		if err != nil || !cmd.HasParent() {
-			t.Errorf("rdmabridge %s: %v", m[1], err)
-		}
-	}
-	if n < least {
-		t.Errorf("%d command lines", n)
-	}
+// TestCommandLinesInDocs checks that the command lines of README.md and docs are such that the command would run.
+func TestCommandLinesInDocs(t *testing.T) {
+	clitest.CommandLines(t, "../..", newCommand, map[string]int{"cli.md": 15, "getting-started.md": 8, "README.md": 3})
 }
+
+// TestManPages: each command has a page with all its flags, and groff has nothing to say against it.
+func TestManPages(t *testing.T) { clitest.ManPages(t, newCommand, 20) }
 
 // TestLinksInDocs checks that the links of the documents to files here, and to their sections, lead somewhere.
 func TestLinksInDocs(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/cli"
 	"github.com/rdmabridge/rdmabridge/internal/doctor"
 )
 
@@ -22,6 +23,9 @@ type doctorFlags struct {
 	config []string
 	json   bool
 }
+
+// exitWarned is the exit code when doctor has found nothing worse than a warning.
+const exitWarned = 3
 
 func newDoctorCommand() *cobra.Command {
 	var f doctorFlags
@@ -49,7 +53,7 @@ a warning and no error.`,
 		},
 		ValidArgsFunction: completeConfig,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, stop := interruptible()
+			ctx, stop := cli.Interruptible()
 			defer stop()
 			return f.run(ctx, cmd.OutOrStdout())
 		},
@@ -69,7 +73,7 @@ func (f *doctorFlags) run(ctx context.Context, out io.Writer) error {
 	host, err := doctor.Examine(examined, "/", doctor.KernelSources)
 	cancel()
 	if err != nil {
-		return failed(err)
+		return cli.Failed(err)
 	}
 	need := doctor.Need{Memory: 2 * uint64(configs.DefaultBudget()), Configured: len(f.config) > 0}
 	var endpoints []doctor.Endpoint
@@ -77,7 +81,7 @@ func (f *doctorFlags) run(ctx context.Context, out io.Writer) error {
 		need = doctorNeed(c)
 		judgeConfig(c, &host.Process, &fs)
 		if endpoints, err = askEndpoints(ctx, c, host, &fs); err != nil {
-			return failed(err)
+			return cli.Failed(err)
 		}
 	}
 	report := doctor.NewReport(buildInfo().String(), host, endpoints, append(fs, host.Judge(need)...))
@@ -87,7 +91,7 @@ func (f *doctorFlags) run(ctx context.Context, out io.Writer) error {
 		err = report.Print(out)
 	}
 	if err != nil {
-		return failed(err)
+		return cli.Failed(err)
 	}
 	return worstExit(report.Findings)
 }
@@ -102,7 +106,7 @@ func (f *doctorFlags) load(fs *doctor.Findings) (*configs.Config, error) {
 	var problems configs.Problems
 	if !errors.As(err, &problems) {
 		if err != nil {
-			return nil, &exitError{exitUsage, err}
+			return nil, cli.Usage(err)
 		}
 		return c, nil
 	}
@@ -136,9 +140,9 @@ func worstExit(fs doctor.Findings) error {
 	found := fmt.Errorf("doctor: %d errors, %d warnings", count(doctor.Error), count(doctor.Warning))
 	switch fs.Worst() {
 	case doctor.Error:
-		return failed(found)
+		return cli.Failed(found)
 	case doctor.Warning:
-		return &exitError{exitWarned, found}
+		return &cli.ExitError{Code: exitWarned, Err: found}
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/cli"
 	"github.com/rdmabridge/rdmabridge/internal/doctor"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
@@ -70,7 +71,7 @@ upstreams:
   - {name: dead, transport: rdma, endpoints: ["%s"]}
 memory: {budget: 64MiB}
 `, s.Addr(), dead)
-	r := runDoctor(t, exitFailed, "-c", writeFile(t, text))
+	r := runDoctor(t, cli.ExitFailed, "-c", writeFile(t, text))
 	if len(r.Endpoints) != 2 || !r.Endpoints[0].Connected || len(r.Endpoints[0].Answers) != 2 || r.Endpoints[0].Answers[1].Name != "mount" || r.Endpoints[1].Connected {
 		t.Errorf("%+v", r.Endpoints)
 	}
@@ -81,7 +82,7 @@ memory: {budget: 64MiB}
 		t.Skip("this build has every provider")
 	}
 	text = strings.Replace(text, "transport: rdma", "transport: rdma, provider: ibverbs", 1)
-	r = runDoctor(t, exitFailed, "-c", writeFile(t, text))
+	r = runDoctor(t, cli.ExitFailed, "-c", writeFile(t, text))
 	if !r.has("error", "provider-missing", "upstream dead") || !r.has("error", "endpoint-not-asked", dead) || len(r.Endpoints) != 1 {
 		t.Errorf("%+v", r)
 	}
@@ -89,13 +90,13 @@ memory: {budget: 64MiB}
 
 // TestDoctorConfig: the problems of a file are findings, and a file that cannot be read is none.
 func TestDoctorConfig(t *testing.T) {
-	r := runDoctor(t, exitFailed, "-c", writeFile(t, "listeners: []\nfoo: 1\n"))
+	r := runDoctor(t, cli.ExitFailed, "-c", writeFile(t, "listeners: []\nfoo: 1\n"))
 	if !r.has("error", "config", "rdmabridge.yaml") || !slices.ContainsFunc(r.Findings, func(f doctorFinding) bool { return strings.HasPrefix(f.Text, "line 2: foo: unknown setting") }) {
 		t.Errorf("%+v", r.Findings)
 	}
 	var out, errOut bytes.Buffer
-	if code := execute([]string{"doctor", "-c", "/not/there"}, &out, &errOut); code != exitUsage || out.Len() > 0 {
-		t.Errorf("exit code %d, want %d: %s", code, exitUsage, out.String())
+	if code := execute([]string{"doctor", "-c", "/not/there"}, &out, &errOut); code != cli.ExitUsage || out.Len() > 0 {
+		t.Errorf("exit code %d, want %d: %s", code, cli.ExitUsage, out.String())
 	}
 }
 
@@ -105,11 +106,11 @@ func TestDoctorExit(t *testing.T) {
 	for _, tc := range []struct {
 		severity doctor.Severity
 		code     int
-	}{{doctor.Note, exitDone}, {doctor.Warning, exitWarned}, {doctor.Error, exitFailed}, {doctor.Note, exitFailed}} {
+	}{{doctor.Note, cli.ExitDone}, {doctor.Warning, exitWarned}, {doctor.Error, cli.ExitFailed}, {doctor.Note, cli.ExitFailed}} {
 		fs.Add("mtu", tc.severity, "", "")
-		code := exitDone
+		code := cli.ExitDone
 		if err := worstExit(fs); err != nil {
-			code = err.(*exitError).code
+			code = err.(*cli.ExitError).Code
 		}
 		if code != tc.code {
 			t.Errorf("exit code %d after %v, want %d", code, tc.severity, tc.code)

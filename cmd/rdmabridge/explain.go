@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/cli"
 	"github.com/rdmabridge/rdmabridge/internal/explain"
 	"github.com/rdmabridge/rdmabridge/internal/rules"
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
@@ -24,8 +25,8 @@ type explainFlags struct {
 	config      []string
 	listener    string
 	client      explainedClient
-	callInline  sizeFlag
-	replyInline sizeFlag
+	callInline  cli.SizeFlag
+	replyInline cli.SizeFlag
 	json        bool
 	summary     bool
 	max         int
@@ -75,7 +76,7 @@ read; 2 the command line is wrong.`,
 			if flush := out.Flush(); err == nil {
 				err = flush
 			}
-			return failed(err)
+			return cli.Failed(err)
 		},
 	}
 	cmd.Flags().StringVar(&f.hex, "hex", "", "explain the message in `HEX`; white space and # comments are allowed")
@@ -114,7 +115,7 @@ func (f *explainFlags) options(cmd *cobra.Command) (explain.Options, error) {
 	}
 	for _, v := range []struct {
 		name string
-		size sizeFlag
+		size cli.SizeFlag
 	}{{"inline-call", f.callInline}, {"inline-reply", f.replyInline}} {
 		if v.size < rpcrdma.DefaultInline || v.size > rpcrdma.MaxInline {
 			return o, fmt.Errorf("--%s %s: want %d to %d octets", v.name, v.size.String(), rpcrdma.DefaultInline, rpcrdma.MaxInline)
@@ -128,7 +129,7 @@ func (f *explainFlags) options(cmd *cobra.Command) (explain.Options, error) {
 func (f *explainFlags) loadConfig(cmd *cobra.Command, o *explain.Options) error {
 	c, err := loadConfig(f.config, known)
 	if err != nil {
-		return failed(err)
+		return cli.Failed(err)
 	}
 	if f.listener != "" {
 		if o.Rules, err = f.rules(c); err != nil {
@@ -141,15 +142,15 @@ func (f *explainFlags) loadConfig(cmd *cobra.Command, o *explain.Options) error 
 		if f.listener != "" { // its rules are asked about, whatever its upstreams are
 			return nil
 		}
-		return failed(fmt.Errorf("%s: no upstream has transport rdma", strings.Join(f.config, ", ")))
+		return cli.Failed(fmt.Errorf("%s: no upstream has transport rdma", strings.Join(f.config, ", ")))
 	}
 	u := &c.Upstreams[i]
 	o.Source, o.Mode = fmt.Sprintf("%s, upstream %s", strings.Join(f.config, ", "), u.Name), u.Pool.Mode
 	if !cmd.Flags().Changed("inline-call") {
-		f.callInline = sizeFlag(u.Inline.Call)
+		f.callInline = cli.SizeFlag(u.Inline.Call)
 	}
 	if !cmd.Flags().Changed("inline-reply") {
-		f.replyInline = sizeFlag(u.Inline.Reply)
+		f.replyInline = cli.SizeFlag(u.Inline.Reply)
 	}
 	return nil
 }
@@ -158,19 +159,19 @@ func (f *explainFlags) loadConfig(cmd *cobra.Command, o *explain.Options) error 
 func (f *explainFlags) rules(c *configs.Config) (*explain.Rules, error) {
 	i := slices.IndexFunc(c.Listeners, func(l configs.Listener) bool { return l.Name == f.listener })
 	if i < 0 {
-		return nil, failed(fmt.Errorf("%s: no listener has the name %s", strings.Join(f.config, ", "), f.listener))
+		return nil, cli.Failed(fmt.Errorf("%s: no listener has the name %s", strings.Join(f.config, ", "), f.listener))
 	}
 	l := &c.Listeners[i]
 	all, err := ruleOptions(l)
 	if err != nil {
-		return nil, failed(err)
+		return nil, cli.Failed(err)
 	}
 	if len(all) == 0 {
-		return nil, failed(fmt.Errorf("%s: listener %s has no rules", strings.Join(f.config, ", "), f.listener))
+		return nil, cli.Failed(fmt.Errorf("%s: listener %s has no rules", strings.Join(f.config, ", "), f.listener))
 	}
 	set, err := rules.Compile(all)
 	if err != nil {
-		return nil, failed(err)
+		return nil, cli.Failed(err)
 	}
 	r := &explain.Rules{Listener: l.Name, Set: set}
 	// A port that is a name, or 0, is not known here.
@@ -203,14 +204,14 @@ func (f *explainFlags) input(cmd *cobra.Command, args []string) (*explain.Input,
 	if len(args) > 0 && args[0] != "-" {
 		file, err := os.Open(args[0])
 		if err != nil {
-			return nil, failed(err)
+			return nil, cli.Failed(err)
 		}
 		defer file.Close()
 		name, r = args[0], file
 	}
 	in, err := explain.Read(r)
 	if err != nil {
-		return nil, failed(fmt.Errorf("%s: %w", name, err))
+		return nil, cli.Failed(fmt.Errorf("%s: %w", name, err))
 	}
 	return in, nil
 }

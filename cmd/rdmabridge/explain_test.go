@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/rdmabridge/rdmabridge/internal/cli"
 )
 
 // explainArgs runs explain and returns what it prints.
@@ -17,7 +19,7 @@ func explainArgs(t testing.TB, stdin []byte, args ...string) (out, errOut string
 	var o, e bytes.Buffer
 	cmd := newCommand()
 	cmd.SetIn(bytes.NewReader(stdin))
-	code = executeCommand(cmd, append([]string{"explain"}, args...), &o, &e)
+	code = cli.Run(cmd, append([]string{"explain"}, args...), &o, &e)
 	return o.String(), e.String(), code
 }
 
@@ -52,7 +54,7 @@ type explainedMessage struct {
 func explained(t testing.TB, stdin []byte, args ...string) (h explainedInput, m explainedMessage) {
 	t.Helper()
 	out, errOut, code := explainArgs(t, stdin, append(args, "--json")...)
-	if code != exitDone || errOut != "" {
+	if code != cli.ExitDone || errOut != "" {
 		t.Fatalf("exit code %d: %s", code, errOut)
 	}
 	d := json.NewDecoder(strings.NewReader(out))
@@ -84,7 +86,7 @@ func TestExplainSources(t *testing.T) {
 			t.Errorf("%v with %d octets at standard input: %+v", tc.args, len(tc.stdin), m)
 		}
 		out, errOut, code := explainArgs(t, tc.stdin, tc.args...)
-		if code != exitDone || errOut != "" || !strings.Contains(out, "nfs version 3 GETATTR, XID 0x00000007") {
+		if code != cli.ExitDone || errOut != "" || !strings.Contains(out, "nfs version 3 GETATTR, XID 0x00000007") {
 			t.Errorf("%v: exit code %d, %s: %s", tc.args, code, errOut, out)
 		}
 	}
@@ -139,22 +141,22 @@ func TestExplainExitCodes(t *testing.T) {
 		code int
 		want string // a part of standard error
 	}{
-		{"no such file", []string{filepath.Join(dir, "none")}, exitFailed, "no such file"},
-		{"a directory", []string{dir}, exitFailed, "is a directory"},
-		{"empty", []string{write("empty", nil)}, exitFailed, "empty"},
-		{"gzip", []string{write("gz", []byte{0x1f, 0x8b, 8, 0})}, exitFailed, "unpack it first"},
-		{"text", []string{write("text", []byte("this is not hex\n"))}, exitFailed, "is not a hex digit"},
-		{"bad pcapng", []string{write("ng", []byte{0x0a, 0x0d, 0x0d, 0x0a, 1, 2, 3, 4})}, exitFailed, "not a capture"},
-		{"bad hex", []string{"--hex", "zz"}, exitUsage, "is not a hex digit"},
-		{"odd hex", []string{"--hex", "123"}, exitUsage, "want an even number"},
-		{"no hex", []string{"--hex", ""}, exitUsage, "no hex digits"},
-		{"hex and file", []string{"--hex", "12", "x"}, exitUsage, "want one of them"},
-		{"two files", []string{"x", "y"}, exitUsage, "accepts at most 1 arg"},
-		{"max", []string{"--hex", "12", "--max", "-1"}, exitUsage, "want 0 or more"},
-		{"inline too small", []string{"--hex", "12", "--inline-call", "512"}, exitUsage, "want 1024 to 262144 octets"},
-		{"inline too large", []string{"--hex", "12", "--inline-reply", "1MiB"}, exitUsage, "want 1024 to 262144 octets"},
-		{"no config", []string{"--hex", "12", "--config", filepath.Join(dir, "none")}, exitFailed, "no such file"},
-		{"config without RDMA", []string{"--hex", "12", "--config", noRDMA}, exitFailed, "no upstream has transport rdma"},
+		{"no such file", []string{filepath.Join(dir, "none")}, cli.ExitFailed, "no such file"},
+		{"a directory", []string{dir}, cli.ExitFailed, "is a directory"},
+		{"empty", []string{write("empty", nil)}, cli.ExitFailed, "empty"},
+		{"gzip", []string{write("gz", []byte{0x1f, 0x8b, 8, 0})}, cli.ExitFailed, "unpack it first"},
+		{"text", []string{write("text", []byte("this is not hex\n"))}, cli.ExitFailed, "is not a hex digit"},
+		{"bad pcapng", []string{write("ng", []byte{0x0a, 0x0d, 0x0d, 0x0a, 1, 2, 3, 4})}, cli.ExitFailed, "not a capture"},
+		{"bad hex", []string{"--hex", "zz"}, cli.ExitUsage, "is not a hex digit"},
+		{"odd hex", []string{"--hex", "123"}, cli.ExitUsage, "want an even number"},
+		{"no hex", []string{"--hex", ""}, cli.ExitUsage, "no hex digits"},
+		{"hex and file", []string{"--hex", "12", "x"}, cli.ExitUsage, "want one of them"},
+		{"two files", []string{"x", "y"}, cli.ExitUsage, "accepts at most 1 arg"},
+		{"max", []string{"--hex", "12", "--max", "-1"}, cli.ExitUsage, "want 0 or more"},
+		{"inline too small", []string{"--hex", "12", "--inline-call", "512"}, cli.ExitUsage, "want 1024 to 262144 octets"},
+		{"inline too large", []string{"--hex", "12", "--inline-reply", "1MiB"}, cli.ExitUsage, "want 1024 to 262144 octets"},
+		{"no config", []string{"--hex", "12", "--config", filepath.Join(dir, "none")}, cli.ExitFailed, "no such file"},
+		{"config without RDMA", []string{"--hex", "12", "--config", noRDMA}, cli.ExitFailed, "no upstream has transport rdma"},
 	} {
 		_, errOut, code := explainArgs(t, nil, tc.args...)
 		if code != tc.code || !strings.Contains(errOut, tc.want) {
@@ -167,8 +169,8 @@ func TestExplainExitCodes(t *testing.T) {
 func TestExplainClosedPipe(t *testing.T) {
 	cmd := newCommand()
 	var e bytes.Buffer
-	if code := executeCommand(cmd, []string{"explain", "../../internal/capture/testdata/tcp.pcap"}, brokenWriter{}, &e); code != exitFailed {
-		t.Errorf("exit code %d, want %d", code, exitFailed)
+	if code := cli.Run(cmd, []string{"explain", "../../internal/capture/testdata/tcp.pcap"}, brokenWriter{}, &e); code != cli.ExitFailed {
+		t.Errorf("exit code %d, want %d", code, cli.ExitFailed)
 	}
 }
 
@@ -185,7 +187,7 @@ listeners: [{name: nfs, address: 127.0.0.1:0, upstream: storage}]
 upstreams: [{name: storage, transport: rdma, endpoints: ["127.0.0.1:1"], pool: {mode: `+mode+`}}]
 admin: {address: 127.0.0.1:0}
 `)
-		if out, _, code := explainArgs(t, nil, "--config", config, "--hex", call); code != exitDone || !strings.Contains(out, want) {
+		if out, _, code := explainArgs(t, nil, "--config", config, "--hex", call); code != cli.ExitDone || !strings.Contains(out, want) {
 			t.Errorf("pool.mode %s: exit code %d, no %q in\n%s", mode, code, want, out)
 		}
 	}
@@ -210,7 +212,7 @@ admin: {address: 127.0.0.1:0}
 	call := "000000070000000000000002000186a3000000030000000600000000000000000000000000000000" + "00000004" + "61626364" + "0000000000000000" + "00100000"
 	base := []string{"-c", config, "--hex", call, "--listener", "nfs"}
 	out, errOut, code := explainArgs(t, nil, append(base, "--client", "10.2.0.7:700")...)
-	if code != exitDone {
+	if code != cli.ExitDone {
 		t.Fatalf("exit code %d: %s", code, errOut)
 	}
 	for _, want := range []string{
@@ -229,7 +231,7 @@ admin: {address: 127.0.0.1:0}
 		t.Errorf("no %s in\n%s", want, out)
 	}
 	// Nobody knows who sent a message in hex.
-	if out, _, code := explainArgs(t, nil, base...); code != exitDone || strings.Contains(out, "rules[") {
+	if out, _, code := explainArgs(t, nil, base...); code != cli.ExitDone || strings.Contains(out, "rules[") {
 		t.Errorf("without --client: exit code %d\n%s", code, out)
 	}
 	for _, tt := range []struct {
@@ -237,11 +239,11 @@ admin: {address: 127.0.0.1:0}
 		code int
 		want string
 	}{
-		{[]string{"--hex", call, "--listener", "nfs"}, exitUsage, "--config"},
-		{[]string{"--hex", call, "--client", "10.0.0.1"}, exitUsage, "--listener"},
-		{[]string{"--hex", call, "-c", config, "--listener", "nfs", "--client", "host"}, exitUsage, "--client"},
-		{[]string{"--hex", call, "-c", config, "--listener", "other"}, exitFailed, "no listener has the name other"},
-		{[]string{"--hex", call, "-c", config, "--listener", "free"}, exitFailed, "has no rules"},
+		{[]string{"--hex", call, "--listener", "nfs"}, cli.ExitUsage, "--config"},
+		{[]string{"--hex", call, "--client", "10.0.0.1"}, cli.ExitUsage, "--listener"},
+		{[]string{"--hex", call, "-c", config, "--listener", "nfs", "--client", "host"}, cli.ExitUsage, "--client"},
+		{[]string{"--hex", call, "-c", config, "--listener", "other"}, cli.ExitFailed, "no listener has the name other"},
+		{[]string{"--hex", call, "-c", config, "--listener", "free"}, cli.ExitFailed, "has no rules"},
 	} {
 		if _, errOut, code := explainArgs(t, nil, tt.args...); code != tt.code || !strings.Contains(errOut, tt.want) {
 			t.Errorf("%v: exit code %d: %s", tt.args, code, errOut)

@@ -10,6 +10,8 @@ import (
 
 	"github.com/mattn/go-isatty"
 	"github.com/spf13/cobra"
+
+	"github.com/rdmabridge/rdmabridge/internal/cli"
 )
 
 func newInitCommand() *cobra.Command {
@@ -46,15 +48,15 @@ a warning and no error. The file is written whatever doctor finds.`,
 			out := cmd.OutOrStdout()
 			if file == standardInput {
 				_, err := out.Write(text)
-				return failed(err)
+				return cli.Failed(err)
 			}
 			if err := writeNew(file, text); err != nil {
-				return failed(err)
+				return cli.Failed(err)
 			}
 			fmt.Fprintf(out, "%s is written. Run the bridge with: rdmabridge serve -c %s\n\n", file, file)
 			var found error
 			if !noDoctor {
-				ctx, stop := interruptible()
+				ctx, stop := cli.Interruptible()
 				defer stop()
 				fmt.Fprintf(out, "rdmabridge doctor -c %s says:\n\n", file)
 				d := doctorFlags{config: []string{file}}
@@ -62,7 +64,7 @@ a warning and no error. The file is written whatever doctor finds.`,
 				fmt.Fprintln(out)
 			}
 			if err := p.mounts(out); err != nil {
-				return failed(err)
+				return cli.Failed(err)
 			}
 			return found
 		},

@@ -10,6 +10,7 @@ import (
 	"text/template"
 
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/cli"
 )
 
 const (
@@ -128,7 +129,7 @@ func (p *initPlan) config() ([]byte, error) {
 	}
 	var text bytes.Buffer
 	if err := initTemplate.Execute(&text, v); err != nil {
-		return nil, failed(err)
+		return nil, cli.Failed(err)
 	}
 	own := known
 	own.Environment = false

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/cli"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 )
@@ -60,10 +61,10 @@ func TestInitCommand(t *testing.T) {
 			t.Errorf("%d: %q is not said: %s%s", code, want, out, errOut)
 		}
 	}
-	if code, out, _ := run("check", file); code != exitDone {
+	if code, out, _ := run("check", file); code != cli.ExitDone {
 		t.Errorf("check: %d %s", code, out)
 	}
-	if code, _, errOut := run(args...); code != exitFailed || !strings.Contains(errOut, "is there already") {
+	if code, _, errOut := run(args...); code != cli.ExitFailed || !strings.Contains(errOut, "is there already") {
 		t.Errorf("a second time: %d %s", code, errOut)
 	}
 	for _, tc := range []struct {
@@ -78,7 +79,7 @@ func TestInitCommand(t *testing.T) {
 	} {
 		file := filepath.Join(t.TempDir(), "bridge.yaml")
 		code, _, errOut := run(append([]string{"init", file}, tc.args...)...)
-		if code != exitUsage || !strings.Contains(errOut, tc.want) {
+		if code != cli.ExitUsage || !strings.Contains(errOut, tc.want) {
 			t.Errorf("%v: %d %s, want %s", tc.args, code, errOut, tc.want)
 		}
 		if _, err := os.Stat(file); err == nil {

@@ -9,16 +9,13 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/mattn/go-isatty"
 	"github.com/rs/zerolog"
 
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/cli"
 	"github.com/rdmabridge/rdmabridge/internal/journal"
 	"github.com/rdmabridge/rdmabridge/internal/loglimit"
 )
-
-// zerolog has one time format for all loggers of a process.
-func init() { zerolog.TimeFieldFormat = "2006-01-02T15:04:05.000Z07:00" }
 
 // A logSink is the destination of all loggers of a process. Its level and format can
 // change while loggers use it. Its journal has the last lines of level info and above,
@@ -46,7 +43,7 @@ type logSink struct {
 func newLog(w io.Writer, c configs.Log) zerolog.Logger { return newLogSink(w, c).logger() }
 
 func newLogSink(w io.Writer, c configs.Log) *logSink {
-	s := &logSink{to: w, terminal: isTerminal(w), journald: isJournald(w), journal: journal.New()}
+	s := &logSink{to: w, terminal: cli.ShowsColours(w), journald: isJournald(w), journal: journal.New()}
 	s.set(c)
 	return s
 }
@@ -80,7 +77,7 @@ func (s *logSink) set(c configs.Log) {
 	defer s.mu.Unlock()
 	s.console = nil
 	if c.Format == configs.FormatConsole {
-		s.console = &zerolog.ConsoleWriter{Out: &s.line, TimeFormat: time.TimeOnly, NoColor: !s.terminal}
+		s.console = cli.Console(&s.line, s.terminal)
 	}
 	s.configured = parseLevel(c.Level)
 	if s.restore == nil {
@@ -220,13 +217,4 @@ func (s *logSink) write(l zerolog.Level, p []byte) (int, error) {
 		return 0, err
 	}
 	return len(p), nil
-}
-
-// isTerminal reports whether w is a terminal. It returns false if NO_COLOR is set.
-func isTerminal(w io.Writer) bool { return os.Getenv("NO_COLOR") == "" && onTerminal(w) }
-
-// onTerminal reports whether w is a terminal.
-func onTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	return ok && isatty.IsTerminal(f.Fd())
 }

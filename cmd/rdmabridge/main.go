@@ -20,14 +20,12 @@
 package main
 
 import (
-	"errors"
-	"fmt"
 	"io"
 	"os"
-	"strings"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
+
+	"github.com/rdmabridge/rdmabridge/internal/cli"
 )
 
 func main() {
@@ -37,48 +35,20 @@ func main() {
 
 // execute runs one command line and returns its exit code.
 func execute(args []string, stdout, stderr io.Writer) int {
-	return executeCommand(newCommand(), args, stdout, stderr)
-}
-
-// executeCommand runs cmd with args. It prints the error, if there is one.
-func executeCommand(cmd *cobra.Command, args []string, stdout, stderr io.Writer) int {
-	cmd.SetArgs(args)
-	cmd.SetOut(stdout)
-	cmd.SetErr(stderr)
-	ran, err := cmd.ExecuteC()
-	var exit *exitError
-	var logged *reportedError
-	switch {
-	case err == nil:
-		return exitDone
-	case errors.As(err, &logged):
-		return logged.code
-	case errors.As(err, &exit):
-		fmt.Fprintln(stderr, exit.err)
-		return exit.code
-	}
-	// Every other error is about the command line.
-	fmt.Fprintf(stderr, "%v\nRun \"%s --help\" for usage.\n", err, ran.CommandPath())
-	return exitUsage
+	return cli.Run(newCommand(), args, stdout, stderr)
 }
 
 func newCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "rdmabridge",
-		Short: "Carry NFS and other ONC RPC between TCP and RDMA",
-		Long: `Rdmabridge is a proxy that carries ONC RPC, NFS above all, between TCP and RDMA.
+	cmd := cli.NewRoot(buildInfo(), "Carry NFS and other ONC RPC between TCP and RDMA",
+		`Rdmabridge is a proxy that carries ONC RPC, NFS above all, between TCP and RDMA.
 It listens for clients on either transport and forwards their Calls to servers on
 either transport.
 
 To try it, run "rdmabridge demo": it needs no configuration. To use it, describe
-listeners and upstreams in a YAML file, which "rdmabridge init" can begin for you, run "rdmabridge check -c FILE" to validate
-the file, and run "rdmabridge serve -c FILE".`,
-		SilenceErrors: true,
-		SilenceUsage:  true,
-		Version:       buildInfo().String(),
-	}
-	cmd.SetFlagErrorFunc(suggestFlag)
-	cmd.SetVersionTemplate("{{.Version}}\n") // as the verb version prints it
+listeners and upstreams in a YAML file, which "rdmabridge init" can begin for you, run
+"rdmabridge check -c FILE" to validate the file, and run "rdmabridge serve -c FILE".
+
+To measure bridges and servers, there is rdmabridge-bench.`)
 	group := func(id, title string, commands ...*cobra.Command) {
 		cmd.AddGroup(&cobra.Group{ID: id, Title: title})
 		for _, c := range commands {
@@ -89,24 +59,7 @@ the file, and run "rdmabridge serve -c FILE".`,
 	group("run", "Run a bridge:", newServeCommand(), newDemoCommand(), newInitCommand(), newCheckCommand(), newSizeCommand(), newConfigCommand())
 	group("look", "Look at a running bridge:", newTopCommand(), newStatsCommand(), newClientsCommand(), newUpstreamsCommand(), newCaptureCommand())
 	group("act", "Act on a running bridge:", newDrainCommand(), newEjectCommand(), newReturnCommand(), newDisconnectCommand(), newLogLevelCommand())
-	group("find", "Find out what is wrong:", newDoctorCommand(), newExplainCommand(), newBenchCommand())
-	cmd.AddCommand(newManCommand(), newVersionCommand())
+	group("find", "Find out what is wrong:", newDoctorCommand(), newExplainCommand())
+	cmd.AddCommand(newBenchCommand())
 	return cmd
-}
-
-// suggestFlag adds the flag that was perhaps meant to an error about an unknown one.
-func suggestFlag(cmd *cobra.Command, err error) error {
-	name, unknown := strings.CutPrefix(err.Error(), "unknown flag: --")
-	if !unknown {
-		return err
-	}
-	var flags cobra.Command // its commands have the names of the flags, because cobra compares those
-	flags.SuggestionsMinimumDistance = 2
-	cmd.Flags().VisitAll(func(f *pflag.Flag) {
-		flags.AddCommand(&cobra.Command{Use: f.Name, Run: func(*cobra.Command, []string) {}})
-	})
-	if near := flags.SuggestionsFor(name); len(near) > 0 {
-		return fmt.Errorf("%w\n\nDid you mean this?\n\t--%s", err, strings.Join(near, "\n\t--"))
-	}
-	return err
 }

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/rdmabridge/rdmabridge/internal/cli"
 )
 
 const minimalConfig = `
@@ -36,35 +38,36 @@ func TestExitCodes(t *testing.T) {
 		code        int
 		out, errOut string // a part of each
 	}{
-		{"nothing", []string{}, exitDone, "Look at a running bridge:", ""},
-		{"help", []string{"--help"}, exitDone, "Look at a running bridge:", ""},
-		{"unknown command", []string{"fly"}, exitUsage, "", `unknown command "fly"`},
-		{"unknown flag", []string{"demo", "--fly"}, exitUsage, "", "unknown flag: --fly"},
-		{"stray argument", []string{"version", "1"}, exitUsage, "", `unknown command "1"`},
-		{"no file", []string{"check"}, exitUsage, "", "a configuration file is missing: rdmabridge check FILE"},
-		{"two files", []string{"check", "-c", good, good}, exitUsage, "", "two files"},
-		{"check FILE", []string{"check", good}, exitDone, "good: 1 listeners, 1 upstreams", ""},
-		{"check FILE FILE", []string{"check", good, good}, exitUsage, "", "is too much"},
-		{"serve standard input", []string{"serve", "-"}, exitUsage, "", "write a file"},
-		{"doctor FILE FILE", []string{"doctor", good, good}, exitUsage, "", "unknown command"},
-		{"a typo", []string{"stast"}, exitUsage, "", "Did you mean this?\n\tstats\n"},
-		{"a typo in a flag", []string{"top", "--viwe", "x"}, exitUsage, "", "Did you mean this?\n\t--view\nRun \"rdmabridge top --help\""},
-		{"--version", []string{"--version"}, exitDone, "rdmabridge ", ""},
-		{"config print", []string{"config", "print", good}, exitDone, "address: 127.0.0.1:0 # line 2", ""},
-		{"config print with a flag", []string{"config", "print", good, "--log-level", "debug"}, exitDone, "level: debug # --log-level", ""},
-		{"check with a flag", []string{"check", good, "--admin-address=9090"}, exitFailed, "", "--admin-address: admin.address: \"9090\" has no host"},
-		{"config print bad", []string{"config", "print", "-c", bad}, exitFailed, "", ":2: foo: unknown setting"},
-		{"config", []string{"config"}, exitDone, "print       Print the configuration", ""},
-		{"check good", []string{"check", "-c", good}, exitDone, "good: 1 listeners, 1 upstreams", ""},
-		{"check warns", []string{"check", "-c", lends}, exitDone, "good: 1 listeners", "warning: " + lends + ":1: listeners[0].privileged: every user"},
-		{"check bad", []string{"check", "-c", bad}, exitFailed, "", bad + ":2: foo: unknown setting"},
-		{"check bad, all of it", []string{"check", "--config", bad}, exitFailed, "", bad + ":3: bar: unknown setting"},
-		{"check unreadable", []string{"check", "-c", bad + ".not"}, exitUsage, "", "no such file"},
-		{"serve bad", []string{"serve", "-c", bad}, exitFailed, "", `"event":"config_invalid","file":"` + bad + `","line":1,"setting":"listeners","error":"the file has no listener; write at least one"`},
-		{"serve bad, for people", []string{"serve", "-c", people}, exitFailed, "", people + ":1: listeners: the file has no listener; write at least one"},
-		{"serve a directory without files", []string{"serve", "-c", filepath.Dir(filepath.Dir(bad))}, exitUsage, "", "no file in it ends in .yaml or .yml"},
-		{"check a directory", []string{"check", filepath.Dir(good)}, exitDone, "good: 1 listeners", ""},
-		{"version", []string{"version"}, exitDone, "RDMA providers [iwarp]", ""},
+		{"nothing", []string{}, cli.ExitDone, "Look at a running bridge:", ""},
+		{"help", []string{"--help"}, cli.ExitDone, "Look at a running bridge:", ""},
+		{"unknown command", []string{"fly"}, cli.ExitUsage, "", `unknown command "fly"`},
+		{"a verb that is a program", []string{"bench", "load", "--conns", "4"}, cli.ExitUsage, "", "run: rdmabridge-bench load --conns 4\n"},
+		{"unknown flag", []string{"demo", "--fly"}, cli.ExitUsage, "", "unknown flag: --fly"},
+		{"stray argument", []string{"version", "1"}, cli.ExitUsage, "", `unknown command "1"`},
+		{"no file", []string{"check"}, cli.ExitUsage, "", "a configuration file is missing: rdmabridge check FILE"},
+		{"two files", []string{"check", "-c", good, good}, cli.ExitUsage, "", "two files"},
+		{"check FILE", []string{"check", good}, cli.ExitDone, "good: 1 listeners, 1 upstreams", ""},
+		{"check FILE FILE", []string{"check", good, good}, cli.ExitUsage, "", "is too much"},
+		{"serve standard input", []string{"serve", "-"}, cli.ExitUsage, "", "write a file"},
+		{"doctor FILE FILE", []string{"doctor", good, good}, cli.ExitUsage, "", "unknown command"},
+		{"a typo", []string{"stast"}, cli.ExitUsage, "", "Did you mean this?\n\tstats\n"},
+		{"a typo in a flag", []string{"top", "--viwe", "x"}, cli.ExitUsage, "", "Did you mean this?\n\t--view\nRun \"rdmabridge top --help\""},
+		{"--version", []string{"--version"}, cli.ExitDone, "rdmabridge ", ""},
+		{"config print", []string{"config", "print", good}, cli.ExitDone, "address: 127.0.0.1:0 # line 2", ""},
+		{"config print with a flag", []string{"config", "print", good, "--log-level", "debug"}, cli.ExitDone, "level: debug # --log-level", ""},
+		{"check with a flag", []string{"check", good, "--admin-address=9090"}, cli.ExitFailed, "", "--admin-address: admin.address: \"9090\" has no host"},
+		{"config print bad", []string{"config", "print", "-c", bad}, cli.ExitFailed, "", ":2: foo: unknown setting"},
+		{"config", []string{"config"}, cli.ExitDone, "print       Print the configuration", ""},
+		{"check good", []string{"check", "-c", good}, cli.ExitDone, "good: 1 listeners, 1 upstreams", ""},
+		{"check warns", []string{"check", "-c", lends}, cli.ExitDone, "good: 1 listeners", "warning: " + lends + ":1: listeners[0].privileged: every user"},
+		{"check bad", []string{"check", "-c", bad}, cli.ExitFailed, "", bad + ":2: foo: unknown setting"},
+		{"check bad, all of it", []string{"check", "--config", bad}, cli.ExitFailed, "", bad + ":3: bar: unknown setting"},
+		{"check unreadable", []string{"check", "-c", bad + ".not"}, cli.ExitUsage, "", "no such file"},
+		{"serve bad", []string{"serve", "-c", bad}, cli.ExitFailed, "", `"event":"config_invalid","file":"` + bad + `","line":1,"setting":"listeners","error":"the file has no listener; write at least one"`},
+		{"serve bad, for people", []string{"serve", "-c", people}, cli.ExitFailed, "", people + ":1: listeners: the file has no listener; write at least one"},
+		{"serve a directory without files", []string{"serve", "-c", filepath.Dir(filepath.Dir(bad))}, cli.ExitUsage, "", "no file in it ends in .yaml or .yml"},
+		{"check a directory", []string{"check", filepath.Dir(good)}, cli.ExitDone, "good: 1 listeners", ""},
+		{"version", []string{"version"}, cli.ExitDone, "RDMA providers [iwarp]", ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var out, errOut bytes.Buffer
@@ -83,10 +86,10 @@ func TestExitCodes(t *testing.T) {
 
 func TestVersionJSON(t *testing.T) {
 	var out, errOut bytes.Buffer
-	if code := execute([]string{"version", "--json"}, &out, &errOut); code != exitDone {
+	if code := execute([]string{"version", "--json"}, &out, &errOut); code != cli.ExitDone {
 		t.Fatalf("exit code %d: %s", code, errOut.String())
 	}
-	var b build
+	var b cli.Build
 	if err := json.Unmarshal(out.Bytes(), &b); err != nil {
 		t.Fatal(err)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
@@ -45,11 +46,11 @@ func newCrowd(t testing.TB, budget int64, credits int, b proxytest.Behaviour) *t
 	t.Cleanup(engine.Stop)
 	x.loops = engine.Loops()
 	x.p = h.Proxy(
-		[]proxy.ListenerOptions{{
+		[]settings.ListenerOptions{{
 			Name: "rdma", Address: "127.0.0.1:0", RDMA: true, Provider: proxytest.IWARP(iwarp.Options{Log: h.Log}), Upstream: "storage",
 			Credits: credits, MaxStartingPerAddress: 128,
 		}},
-		[]proxy.UpstreamOptions{{Name: "storage", Endpoints: []string{x.server.Addr()}, Connections: 2, ProbeInterval: -1}}, // the server counts Calls
+		[]settings.UpstreamOptions{{Name: "storage", Endpoints: []string{x.server.Addr()}, Connections: 2, ProbeInterval: -1}}, // the server counts Calls
 	)
 	return x
 }

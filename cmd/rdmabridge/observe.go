@@ -6,7 +6,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/accesslog"
 	"github.com/rdmabridge/rdmabridge/metrics"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/observe"
 )
 
 // observers are what looks at the Calls that are over: the access log and the traces. The
@@ -18,18 +18,18 @@ type observers struct {
 
 // A tracer sends spans of Calls.
 type tracer interface {
-	proxy.Observer
+	observe.Observer
 	Close() // sends what waits, for a bounded time
 }
 
 // both is an Observer that has two.
-type both [2]proxy.Observer
+type both [2]observe.Observer
 
-// Wants implements proxy.Observer. Observe asks each of the two.
-func (both) Wants(*proxy.CallRecord) bool { return true }
+// Wants implements observe.Observer. Observe asks each of the two.
+func (both) Wants(*observe.CallRecord) bool { return true }
 
-// Observe implements proxy.Observer.
-func (b both) Observe(r *proxy.CallRecord) {
+// Observe implements observe.Observer.
+func (b both) Observe(r *observe.CallRecord) {
 	for _, o := range b {
 		if o.Wants(r) {
 			o.Observe(r)
@@ -38,7 +38,7 @@ func (b both) Observe(r *proxy.CallRecord) {
 }
 
 // observer returns what the proxy is to have, nil if nothing looks at Calls.
-func (o *observers) observer() proxy.Observer {
+func (o *observers) observer() observe.Observer {
 	switch {
 	case o.access != nil && o.tracer != nil:
 		return both{o.access, o.tracer}

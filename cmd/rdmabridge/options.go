@@ -2,19 +2,20 @@ package main
 
 import (
 	"fmt"
-	"net/netip"
 	"time"
 
 	"github.com/rs/zerolog"
 
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/tlsconf"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/admit"
+	"github.com/rdmabridge/rdmabridge/proxy/authorise"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 )
 
 // listenerLimits translates the limits of a listener for package proxy.
-func listenerLimits(l *configs.Listener) proxy.ListenerOptions {
-	return proxy.ListenerOptions{
+func listenerLimits(l *configs.Listener) settings.ListenerOptions {
+	return settings.ListenerOptions{
 		Name: l.Name, Address: l.Address, RDMA: l.RDMA(), Upstream: l.Upstream,
 		MaxConnections: l.Limits.Connections, MaxConnectionsPerAddress: l.Limits.PerAddress,
 		MakeRoom:  l.Limits.MakeRoom == configs.On,
@@ -28,7 +29,7 @@ func listenerLimits(l *configs.Listener) proxy.ListenerOptions {
 }
 
 // listenerOptions translates a listener of the configuration for package proxy.
-func listenerOptions(l *configs.Listener, memory func() [][]byte, log zerolog.Logger) (proxy.ListenerOptions, error) {
+func listenerOptions(l *configs.Listener, memory func() [][]byte, log zerolog.Logger) (settings.ListenerOptions, error) {
 	o := listenerLimits(l)
 	if l.RDMA() {
 		var err error
@@ -40,7 +41,7 @@ func listenerOptions(l *configs.Listener, memory func() [][]byte, log zerolog.Lo
 	o.Rate, o.ClientRate = rate(l.Rates.Listener), rate(l.Rates.Client)
 	o.ConnectionsRate, o.ClientConnectionsRate = l.Rates.Listener.Connections, l.Rates.Client.Connections
 	for _, w := range l.Weights {
-		o.Weights = append(o.Weights, proxy.Weight{Weight: w.Weight, Clients: prefixes(w.Clients)})
+		o.Weights = append(o.Weights, admit.Weight{Weight: w.Weight, Clients: prefixes(w.Clients)})
 	}
 	o.Allow, o.Proxies = prefixes(l.Allow), prefixes(l.ProxyProtocol.From)
 	o.ProxyTimeout = l.ProxyProtocol.Timeout.Value()
@@ -49,9 +50,9 @@ func listenerOptions(l *configs.Listener, memory func() [][]byte, log zerolog.Lo
 		if err != nil {
 			return o, fmt.Errorf("listener %s: %w", l.Name, err)
 		}
-		o.Routes = append(o.Routes, proxy.Route{Program: program, Versions: r.Versions, Upstream: r.Upstream})
+		o.Routes = append(o.Routes, settings.Route{Program: program, Versions: r.Versions, Upstream: r.Upstream})
 	}
-	o.Squash = proxy.Squash{Mode: ruleSquashes[l.Squash.Mode], UID: uint32(l.Squash.UID), GID: uint32(l.Squash.GID)}
+	o.Squash = authorise.Squash{Mode: ruleSquashes[l.Squash.Mode], UID: uint32(l.Squash.UID), GID: uint32(l.Squash.GID)}
 	var err error
 	if o.Rules, err = ruleOptions(l); err != nil {
 		return o, fmt.Errorf("listener %s: %w", l.Name, err)
@@ -60,10 +61,10 @@ func listenerOptions(l *configs.Listener, memory func() [][]byte, log zerolog.Lo
 }
 
 // tenantOptions translates the tenants of the configuration for package proxy.
-func tenantOptions(c *configs.Config) (all []proxy.TenantOptions) {
+func tenantOptions(c *configs.Config) (all []admit.TenantOptions) {
 	for i := range c.Tenants {
 		t := &c.Tenants[i]
-		all = append(all, proxy.TenantOptions{
+		all = append(all, admit.TenantOptions{
 			Name: t.Name, Clients: prefixes(t.Clients), Names: patterns(t.Names), Weight: t.Weight,
 			Total: tenantLimits(&t.Total), Address: tenantLimits(&t.Address),
 		})
@@ -83,27 +84,19 @@ func patterns(names []string) (ps []tlsconf.Pattern) {
 	return ps
 }
 
-func tenantLimits(l *configs.TenantLimits) proxy.TenantLimits {
-	return proxy.TenantLimits{
+func tenantLimits(l *configs.TenantLimits) admit.TenantLimits {
+	return admit.TenantLimits{
 		Connections: l.Connections, ConnectionsRate: l.Rate.Connections,
 		Calls: l.Calls, Memory: int64(l.Memory), Rate: rate(l.Rate),
 	}
 }
 
-// prefixes translates networks.
-func prefixes(networks []configs.Prefix) (ps []netip.Prefix) {
-	for _, p := range networks {
-		ps = append(ps, netip.PrefixFrom(p.Addr(), p.Bits()))
-	}
-	return ps
-}
-
-func rate(r configs.Rate) proxy.Rate { return proxy.Rate{Calls: r.Calls, Octets: int64(r.Bytes)} }
+func rate(r configs.Rate) admit.Rate { return admit.Rate{Calls: r.Calls, Octets: int64(r.Bytes)} }
 
 // poolModes translates pool.mode.
-var poolModes = map[string]proxy.Mode{
-	configs.PoolAuto: proxy.ModeAuto, configs.PoolShared: proxy.ModeShared,
-	configs.PoolSessions: proxy.ModeSessions, configs.PoolPinned: proxy.ModePinned,
+var poolModes = map[string]settings.Mode{
+	configs.PoolAuto: settings.ModeAuto, configs.PoolShared: settings.ModeShared,
+	configs.PoolSessions: settings.ModeSessions, configs.PoolPinned: settings.ModePinned,
 }
 
 // A connection without Calls is probed when it has been silent for probeIdleTimes as long as one with
@@ -118,8 +111,8 @@ const (
 const slowStart = 16
 
 // upstreamLimits translates the limits of an upstream for package proxy.
-func upstreamLimits(u *configs.Upstream) proxy.UpstreamOptions {
-	return proxy.UpstreamOptions{
+func upstreamLimits(u *configs.Upstream) settings.UpstreamOptions {
+	return settings.UpstreamOptions{
 		Name: u.Name, RDMA: u.RDMA(), Endpoints: u.Endpoints,
 		Failover: u.Failover == configs.On, Priority: u.Balance == configs.BalancePriority,
 		Connections: u.Pool.Connections, Credits: u.Pool.Credits, Share: u.Pool.Share,
@@ -134,7 +127,7 @@ func upstreamLimits(u *configs.Upstream) proxy.UpstreamOptions {
 }
 
 // upstreamOptions translates an upstream of the configuration for package proxy.
-func upstreamOptions(u *configs.Upstream, memory func() [][]byte, log zerolog.Logger) (proxy.UpstreamOptions, error) {
+func upstreamOptions(u *configs.Upstream, memory func() [][]byte, log zerolog.Logger) (settings.UpstreamOptions, error) {
 	o := upstreamLimits(u)
 	if u.RDMA() {
 		var err error
@@ -145,15 +138,4 @@ func upstreamOptions(u *configs.Upstream, memory func() [][]byte, log zerolog.Lo
 	}
 	o.Source = proxySource(u)
 	return o, nil
-}
-
-// proxySource translates the setting source of an upstream.
-func proxySource(u *configs.Upstream) (s proxy.Source) {
-	if u.Source.Address != "" {
-		s.Address = netip.MustParseAddr(u.Source.Address)
-	}
-	if u.Source.Ports != configs.AnyPort {
-		s.Low, s.High = u.Source.Ports.Low, u.Source.Ports.High
-	}
-	return s
 }

@@ -10,7 +10,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/rdmabridge/rdmabridge/configs"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/admit"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 )
 
 // TestOptionsAreExplicit translates a configuration of defaults for package proxy. Every
@@ -61,7 +62,7 @@ func checkExplicit(t *testing.T, what string, options any, zero []string) {
 }
 
 // upstream returns the options of u.
-func upstream(t *testing.T, u *configs.Upstream) proxy.UpstreamOptions {
+func upstream(t *testing.T, u *configs.Upstream) settings.UpstreamOptions {
 	t.Helper()
 	o, err := upstreamOptions(u, nil, zerolog.Nop())
 	if err != nil {
@@ -78,10 +79,10 @@ func TestTenantOptions(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []proxy.TenantOptions{{
+	want := []admit.TenantOptions{{
 		Name: "analytics", Clients: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("2001:db8:1::/48")}, Names: patterns([]string{"*.analytics.example.com"}), Weight: 2,
-		Total:   proxy.TenantLimits{Connections: 500, ConnectionsRate: 100, Calls: 2000, Memory: 128 << 20, Rate: proxy.Rate{Calls: 50_000, Octets: 1 << 30}},
-		Address: proxy.TenantLimits{Connections: 32, ConnectionsRate: 20, Calls: 512, Memory: 32 << 20, Rate: proxy.Rate{Calls: 10_000, Octets: 256 << 20}},
+		Total:   admit.TenantLimits{Connections: 500, ConnectionsRate: 100, Calls: 2000, Memory: 128 << 20, Rate: admit.Rate{Calls: 50_000, Octets: 1 << 30}},
+		Address: admit.TenantLimits{Connections: 32, ConnectionsRate: 20, Calls: 512, Memory: 32 << 20, Rate: admit.Rate{Calls: 10_000, Octets: 256 << 20}},
 	}}
 	if got := tenantOptions(c); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
@@ -103,10 +104,10 @@ upstreams:
 	if err != nil {
 		t.Fatal(err)
 	}
-	if o := upstream(t, &c.Upstreams[0]); o.Mode != proxy.ModeSessions || o.Idle != 0 || o.Pinned != 0 || o.ProbeIdle != 4*time.Minute {
+	if o := upstream(t, &c.Upstreams[0]); o.Mode != settings.ModeSessions || o.Idle != 0 || o.Pinned != 0 || o.ProbeIdle != 4*time.Minute {
 		t.Errorf("mode %d, idle %v, pinned %d, probed after %v", o.Mode, o.Idle, o.Pinned, o.ProbeIdle)
 	}
-	if o := upstream(t, &c.Upstreams[1]); o.Mode != proxy.ModePinned || o.Idle != 7*time.Second || o.Pinned != 256 || o.ProbeInterval > 0 {
+	if o := upstream(t, &c.Upstreams[1]); o.Mode != settings.ModePinned || o.Idle != 7*time.Second || o.Pinned != 256 || o.ProbeInterval > 0 {
 		t.Errorf("mode %d, idle %v, pinned %d, probed after %v", o.Mode, o.Idle, o.Pinned, o.ProbeInterval)
 	}
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/rdmabridge/rdmabridge/internal/admin"
 	"github.com/rdmabridge/rdmabridge/internal/loglimit"
 	"github.com/rdmabridge/rdmabridge/internal/status"
 )
@@ -28,9 +29,9 @@ type knownProblem struct {
 	logged      bool
 }
 
-// watchProblems looks at the problems until stop is closed.
-func (b *bridge) watchProblems(stop <-chan struct{}) {
-	p := problemLog{log: &b.log, known: make(map[problemKey]*knownProblem)}
+// watchProblems looks at the problems that pages knows until stop is closed.
+func watchProblems(pages *admin.Handler, log *zerolog.Logger, stop <-chan struct{}) {
+	p := problemLog{log: log, known: make(map[problemKey]*knownProblem)}
 	t := time.NewTicker(judgeEvery)
 	defer t.Stop()
 	for {
@@ -38,7 +39,7 @@ func (b *bridge) watchProblems(stop <-chan struct{}) {
 		case <-stop:
 			return
 		case now := <-t.C:
-			p.update(now, b.pages.Problems())
+			p.update(now, pages.Problems())
 		}
 	}
 }

@@ -1,11 +1,9 @@
 package main
 
 import (
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -61,23 +59,6 @@ type providerSettings struct {
 	listens bool       // a listener, which bounds its connections itself, owns the provider
 	log     zerolog.Logger
 }
-
-// toolProvider returns the constructor of the provider that a command without a configuration file uses.
-func toolProvider(name string, w configs.IWARP, log zerolog.Logger) (providerOpener, error) {
-	construct, ok := providers[name]
-	if !ok {
-		return nil, fmt.Errorf("--provider %s: this build has no such provider; it has %s", name, strings.Join(providerNames(), ", "))
-	}
-	return func(memory func() [][]byte) (fabric.Provider, error) {
-		return construct(providerSettings{
-			iwarp: w, memory: memory,
-			dial: 10 * time.Second, start: 5 * time.Second, progress: 30 * time.Second, silent: -1, log: log,
-		})
-	}, nil
-}
-
-// A providerOpener makes a provider for the memory that messages are in.
-type providerOpener func(memory func() [][]byte) (fabric.Provider, error)
 
 // listenerProvider makes the provider of an RDMA listener.
 func listenerProvider(l *configs.Listener, memory func() [][]byte, log zerolog.Logger) (fabric.Provider, error) {

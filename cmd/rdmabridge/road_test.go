@@ -14,7 +14,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/iwarptest"
 )
@@ -29,8 +29,8 @@ func road(t testing.TB, o iwarp.Options, credits int) (*proxytest.Harness, strin
 	t.Cleanup(l.Stop)
 	s := h.RDMAServer(proxytest.IWARP(o), []loop.Loop{l}, "127.0.0.1:0", credits, proxytest.Behaviour{})
 	p := h.Proxy(
-		[]proxy.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
-		[]proxy.UpstreamOptions{{
+		[]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
+		[]settings.UpstreamOptions{{
 			Name: "storage", RDMA: true, Provider: proxytest.IWARP(o), Endpoints: []string{s.Addr()}, BackoffMin: 5 * time.Millisecond,
 			ProbeInterval: -1, // the server counts Calls
 		}},

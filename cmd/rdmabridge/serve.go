@@ -5,6 +5,8 @@ import (
 	"slices"
 
 	"github.com/spf13/cobra"
+
+	"github.com/rdmabridge/rdmabridge/internal/cli"
 )
 
 func newServeCommand() *cobra.Command {
@@ -52,7 +54,7 @@ Exit codes: 0 the bridge drained; 1 the file has problems or the bridge failed;
 			sink := newServiceLog(cmd.ErrOrStderr(), c.Log)
 			defer sink.close()
 			log := sink.logger()
-			err = failed(service{
+			err = cli.Failed(service{
 				config: c, log: log, signals: signals,
 				files: files, flags: cmd.Flags(), hash: hash, watcher: watched, sink: sink, takeover: takeover,
 			}.run())
@@ -62,4 +64,12 @@ Exit codes: 0 the bridge drained; 1 the file has problems or the bridge failed;
 	configFlag(cmd, &files)
 	cmd.Flags().BoolVar(&takeover, "takeover", false, "take over from the process that listens at handover.path; start as usual if there is none")
 	return cmd
+}
+
+// reported marks err as one that the log has, if it has.
+func reported(err error, has bool) error {
+	if exit := (*cli.ExitError)(nil); has && errors.As(err, &exit) {
+		return &cli.ExitError{Code: exit.Code, Err: exit.Err, Logged: true}
+	}
+	return err
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"os"
 	"os/signal"
 	"syscall"
@@ -13,9 +12,4 @@ func notify() (<-chan os.Signal, func()) {
 	ch := make(chan os.Signal, 4)
 	signal.Notify(ch, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGUSR2)
 	return ch, func() { signal.Stop(ch) }
-}
-
-// interruptible returns a context that SIGTERM and SIGINT cancel.
-func interruptible() (context.Context, func()) {
-	return signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 }

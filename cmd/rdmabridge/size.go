@@ -11,14 +11,15 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/cli"
 	"github.com/rdmabridge/rdmabridge/internal/sizing"
 )
 
 // sizeFlags are the flags of size.
 type sizeFlags struct {
 	demand    sizing.Demand
-	octets    sizeFlag
-	largest   sizeFlag
+	octets    cli.SizeFlag
+	largest   cli.SizeFlag
 	transport string
 	storage   string
 }
@@ -51,7 +52,7 @@ standard error; 2 the command line is wrong.`,
 			}
 			f.write(cmd.OutOrStdout(), p)
 			if len(p.Problems) > 0 {
-				return failed(errors.New(strings.Join(p.Problems, "\n")))
+				return cli.Failed(errors.New(strings.Join(p.Problems, "\n")))
 			}
 			return nil
 		},
@@ -69,7 +70,7 @@ standard error; 2 the command line is wrong.`,
 	d.Var(&f.largest, "largest", "the longest READ or WRITE of the clients, their rsize and wsize")
 	d.StringVar(&f.transport, "transport", "rdma", "rdma or tcp: how the bridges reach the storage")
 	d.StringVar(&f.storage, "storage", "10.1.0.5", "the storage's host `NAME` or address")
-	required(cmd, "clients")
+	cli.Required(cmd, "clients")
 	cmd.MarkFlagsOneRequired("calls", "bytes")
 	return cmd
 }

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/rdmabridge/rdmabridge/internal/cli"
 )
 
 // TestSize: what size prints is a configuration that check accepts.
@@ -15,16 +17,16 @@ func TestSize(t *testing.T) {
 		code int
 		want []string
 	}{
-		{"--clients 4000 --calls 200000 --bridges 4 --spare 1 --threads 64", exitDone, []string{"connections: 1683", "{connections: 3, credits: 64}", "loops: 2"}},
-		{"--clients 1 --calls 1", exitDone, []string{"{connections: 2, credits: 64}", "budget: 160MiB", "loops: 1"}},
-		{"--clients 64 --bytes 5GiB --latency 3ms --transport tcp --storage fd00::5", exitDone, []string{`"[fd00::5]:2049"`, "loops: 7"}},
-		{"--clients 1000000 --calls 5e6 --bridges 1000 --latency 2ms --credits 128 --connections 4000", exitDone, []string{"connections: 1266"}},
-		{"--clients 10 --calls 1e6 --latency 1s", exitFailed, []string{"connections of one bridge, of at most 64"}},
-		{"--clients 10 --calls 1000 --bridges 100 --threads 8", exitFailed, []string{"400 connections at the storage, which takes 220"}},
-		{"--clients 10", exitUsage, []string{"at least one of the flags in the group [calls bytes] is required"}},
-		{"--clients 10 --calls 1 --bridges 2 --spare 2", exitUsage, []string{"of 2 bridges, 0 to 1 may be away"}},
-		{"--clients 10 --calls NaN", exitUsage, []string{"the Calls or the octets a second must be given"}},
-		{"--clients 10 --calls 1 --transport ib", exitUsage, []string{"--transport is rdma or tcp"}},
+		{"--clients 4000 --calls 200000 --bridges 4 --spare 1 --threads 64", cli.ExitDone, []string{"connections: 1683", "{connections: 3, credits: 64}", "loops: 2"}},
+		{"--clients 1 --calls 1", cli.ExitDone, []string{"{connections: 2, credits: 64}", "budget: 160MiB", "loops: 1"}},
+		{"--clients 64 --bytes 5GiB --latency 3ms --transport tcp --storage fd00::5", cli.ExitDone, []string{`"[fd00::5]:2049"`, "loops: 7"}},
+		{"--clients 1000000 --calls 5e6 --bridges 1000 --latency 2ms --credits 128 --connections 4000", cli.ExitDone, []string{"connections: 1266"}},
+		{"--clients 10 --calls 1e6 --latency 1s", cli.ExitFailed, []string{"connections of one bridge, of at most 64"}},
+		{"--clients 10 --calls 1000 --bridges 100 --threads 8", cli.ExitFailed, []string{"400 connections at the storage, which takes 220"}},
+		{"--clients 10", cli.ExitUsage, []string{"at least one of the flags in the group [calls bytes] is required"}},
+		{"--clients 10 --calls 1 --bridges 2 --spare 2", cli.ExitUsage, []string{"of 2 bridges, 0 to 1 may be away"}},
+		{"--clients 10 --calls NaN", cli.ExitUsage, []string{"the Calls or the octets a second must be given"}},
+		{"--clients 10 --calls 1 --transport ib", cli.ExitUsage, []string{"--transport is rdma or tcp"}},
 	} {
 		t.Run(c.args, func(t *testing.T) {
 			var out, errs bytes.Buffer
@@ -36,7 +38,7 @@ func TestSize(t *testing.T) {
 					t.Errorf("no %q in\n%s%s", w, &out, &errs)
 				}
 			}
-			if c.code == exitUsage {
+			if c.code == cli.ExitUsage {
 				return
 			}
 			file := filepath.Join(t.TempDir(), "rdmabridge.yaml")
@@ -44,7 +46,7 @@ func TestSize(t *testing.T) {
 				t.Fatal(err)
 			}
 			var good bytes.Buffer
-			if code := execute([]string{"check", file}, &good, &good); code != exitDone {
+			if code := execute([]string{"check", file}, &good, &good); code != cli.ExitDone {
 				t.Errorf("check: %s\n%s", &good, &out)
 			}
 		})

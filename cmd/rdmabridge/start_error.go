@@ -15,6 +15,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/cli"
 )
 
 // A startError is the error of a bridge that could not start, with the way out.
@@ -53,7 +54,7 @@ func logStartError(log *zerolog.Logger, c configs.Log, err error) bool {
 // serve. It reports whether it did. A person at a terminal, and a file whose log.format is console, get
 // plain text instead.
 func logFileError(w io.Writer, files []string, known configs.Known, err error) bool {
-	if isTerminal(w) || configs.LogFormat(files, known) == configs.FormatConsole {
+	if cli.ShowsColours(w) || configs.LogFormat(files, known) == configs.FormatConsole {
 		return false
 	}
 	log := newLog(w, configs.Log{Level: "info"})

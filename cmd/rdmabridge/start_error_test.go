@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/cli"
 )
 
 // TestStartErrors: a bridge that cannot start says so in one line of its log, with the way out.
@@ -44,7 +45,7 @@ func TestStartErrors(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			var out, errOut bytes.Buffer
-			if code := execute([]string{"serve", "-c", writeFile(t, tc.text)}, &out, &errOut); code != exitFailed {
+			if code := execute([]string{"serve", "-c", writeFile(t, tc.text)}, &out, &errOut); code != cli.ExitFailed {
 				t.Errorf("exit code %d", code)
 			}
 			lines := strings.Split(strings.TrimSpace(errOut.String()), "\n")

@@ -8,7 +8,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/iwarptest"
 )
@@ -36,7 +36,7 @@ upstreams:
 		t.Fatal(err)
 	}
 	x.server = x.TCPServer(proxytest.Behaviour{})
-	x.p = x.Proxy([]proxy.ListenerOptions{lo}, []proxy.UpstreamOptions{{Name: "s", Endpoints: []string{x.server.Addr()}}})
+	x.p = x.Proxy([]settings.ListenerOptions{lo}, []settings.UpstreamOptions{{Name: "s", Endpoints: []string{x.server.Addr()}}})
 	return x
 }
 

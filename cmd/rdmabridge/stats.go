@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rdmabridge/rdmabridge/internal/cli"
 	"github.com/rdmabridge/rdmabridge/internal/control"
 	"github.com/rdmabridge/rdmabridge/internal/status"
 )
@@ -46,7 +47,7 @@ reached.`,
 				}
 				for _, l := range p.Stats() {
 					if _, err := fmt.Fprintln(cmd.OutOrStdout(), l); err != nil {
-						return failed(err)
+						return cli.Failed(err)
 					}
 				}
 				return nil

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/cli"
 	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
@@ -136,11 +137,11 @@ upstreams:
 		code               int
 		want               string
 	}{
-		{settings, "mode: optional", exitDone, "good: 1 listeners"},
-		{settings[:len(settings)-1] + ", names: ['*.*']}", "mode: off", exitFailed, `3: listeners[0].tls: "*.*" is not a DNS name`},
-		{"mode: optional, certificate: " + dir + "/none.pem", "mode: off", exitFailed, "none.pem: there is no such file"},
-		{"mode: off", "mode: required, ca: " + dir + "/rdmabridge.yaml", exitFailed, "5: upstreams[0].tls: " + dir + "/rdmabridge.yaml: the file has no certificate"},
-		{"mode: off", "mode: required, server_name: '*.example.com'", exitFailed, "is no name of a server"},
+		{settings, "mode: optional", cli.ExitDone, "good: 1 listeners"},
+		{settings[:len(settings)-1] + ", names: ['*.*']}", "mode: off", cli.ExitFailed, `3: listeners[0].tls: "*.*" is not a DNS name`},
+		{"mode: optional, certificate: " + dir + "/none.pem", "mode: off", cli.ExitFailed, "none.pem: there is no such file"},
+		{"mode: off", "mode: required, ca: " + dir + "/rdmabridge.yaml", cli.ExitFailed, "5: upstreams[0].tls: " + dir + "/rdmabridge.yaml: the file has no certificate"},
+		{"mode: off", "mode: required, server_name: '*.example.com'", cli.ExitFailed, "is no name of a server"},
 	} {
 		if code, out := check(tt.listener, tt.upstream); code != tt.code || !strings.Contains(out, tt.want) {
 			t.Errorf("tls: {%s} and {%s}: exit code %d, want %d with %q:\n%s", tt.listener, tt.upstream, code, tt.code, tt.want, out)
@@ -151,7 +152,7 @@ upstreams:
 	must(t, os.Chmod(path, 0o644))
 	code, out := check(settings, "mode: off")
 	for _, want := range []string{"warning: ", "has expired: it was valid until", "every user of this host can read this private key"} {
-		if code != exitDone || !strings.Contains(out, want) {
+		if code != cli.ExitDone || !strings.Contains(out, want) {
 			t.Errorf("an expired certificate: exit code %d, want a warning with %q:\n%s", code, want, out)
 		}
 	}
@@ -181,7 +182,7 @@ log: {access: {mode: all, path: %s/access.log}}
 	if _, err := c.Call(userCall(1, 100003, 3)); err != nil {
 		t.Fatal(err)
 	}
-	if code, out, errOut := run("clients", "--wide", "--socket", dir+"/control.sock"); code != exitDone || !strings.Contains(out, "user.example.com") {
+	if code, out, errOut := run("clients", "--wide", "--socket", dir+"/control.sock"); code != cli.ExitDone || !strings.Contains(out, "user.example.com") {
 		t.Errorf("clients: exit code %d\n%s%s", code, out, errOut)
 	}
 	w := httptest.NewRecorder()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rdmabridge/rdmabridge/internal/cli"
 	"github.com/rdmabridge/rdmabridge/internal/control"
 	"github.com/rdmabridge/rdmabridge/internal/show"
 	"github.com/rdmabridge/rdmabridge/internal/status"
@@ -60,7 +61,7 @@ server takes. --connections lists each connection instead, --endpoints each addr
 				t := table(p)
 				t.Filter(filter)
 				t.SortBy(order, false)
-				return failed(writeTable(cmd, t, order, wide))
+				return cli.Failed(writeTable(cmd, t, order, wide))
 			})
 		},
 	}

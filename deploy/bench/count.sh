@@ -8,16 +8,17 @@
 # The figures are those of the bridge's own code, of gnet, and of copying and clearing memory: Go's scheduler and its
 # timers run by the clock, and emulation slows the clock down by a factor of 50. The second cache has 1 MiB.
 #
-# In the environment, CONNS and DEPTH are the load (default 256 and 16), TRANSPORT is that of the server (default rdma),
+# In the environment, RDMABRIDGE_BENCH is the program of server and load (default bin/rdmabridge-bench), CONNS and DEPTH
+# are the load (default 256 and 16), TRANSPORT is that of the server (default rdma),
 # SECONDS_COUNTED how long it counts (default 8), PORT the first of two ports (default 21190), and OUT a folder for
 # callgrind's files, for callgrind_annotate. It ends all processes that it has started.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-conns=${CONNS:-256} depth=${DEPTH:-16} counted=${SECONDS_COUNTED:-8} port=${PORT:-21190} transport=${TRANSPORT:-rdma}
+bench=${RDMABRIDGE_BENCH:-bin/rdmabridge-bench} conns=${CONNS:-256} depth=${DEPTH:-16} counted=${SECONDS_COUNTED:-8} port=${PORT:-21190} transport=${TRANSPORT:-rdma}
 ((${#@} > 0)) || set -- bin/rdmabridge
-for tool in valgrind callgrind_control ss; do
-    command -v $tool >/dev/null || { echo "count.sh: $tool is missing (apt-get install valgrind iproute2)" >&2; exit 1; }
+for tool in valgrind callgrind_control ss "$bench"; do
+    command -v $tool >/dev/null || { echo "count.sh: $tool is missing (apt-get install valgrind iproute2; make build)" >&2; exit 1; }
 done
 
 dir=${OUT:-$(mktemp -d)}
@@ -54,7 +55,7 @@ summary() {
         /^events:/ { for (i = 2; i <= NF; i++) column[$i] = i - 1; next }
         /^fn=/     { wanted = ours(named($0)); next }
         /^cfn=/    { called = named($0); sub(/'"'"'[0-9]+$/, "", called); next }
-        /^calls=/  { if (called ~ /proxy\.\(\*front\)\.begin$/) { split($1, c, "="); calls += c[2] } inclusive = 1; next }
+        /^calls=/  { if (called ~ /proxy\.\(\*tcpClient\)\.(Whole|Record)$/) { split($1, c, "="); calls += c[2] } inclusive = 1; next }
         /^[0-9+*-]/ {
             if (inclusive) { inclusive = 0; next }
             if (!wanted) next
@@ -113,7 +114,7 @@ for what; do
     binary=${what%@*} kind=
     [ "$binary" = "$what" ] || kind=${what##*@}
     config "$kind" > "$dir/$number.yaml"
-    "$binary" bench server --listen "127.0.0.1:$((port + 1))" --transport "$transport" >/dev/null 2>&1 &
+    "$bench" server --listen "127.0.0.1:$((port + 1))" --transport "$transport" >/dev/null 2>&1 &
     server=$! pids=($!)
     listens $((port + 1))
     # A collection of garbage would count for whatever Calls it interrupts, and valgrind 3.19 does not know RDTSCP.
@@ -122,7 +123,7 @@ for what; do
         "$binary" serve -c "$dir/$number.yaml" > "$dir/$number.log" 2>&1 &
     bridge=$! pids+=($!)
     listens "$port"
-    "$binary" bench load --target "127.0.0.1:$port" --conns "$conns" --depth "$depth" --mix nfs3:getattr=1 \
+    "$bench" load --target "127.0.0.1:$port" --conns "$conns" --depth "$depth" --mix nfs3:getattr=1 \
         --duration $((counted + 6))s --warmup 1s --timeout 60s > "$dir/$number.load" 2>&1 &
     load=$! pids+=($!)
     sleep 5 # until all clients are connected and buffers have grown

@@ -4,9 +4,10 @@
 # front of the same echo service. It writes docs/bench-peers.md. With "chain" it compares two bridges
 # one behind the other, TCP to iWARP to TCP, with two HAProxy, and writes docs/bench-chain.md.
 #
-# It passes the flags to `rdmabridge bench peers`, such as --rounds 3, --cases all,
-# --only "1 MiB", --out FILE. In the environment, RDMABRIDGE is the binary (default
-# bin/rdmabridge), and PORT is the first of ten ports (default 21100).
+# It passes the flags to `rdmabridge-bench peers`, such as --rounds 3, --cases all,
+# --only "1 MiB", --out FILE. In the environment, RDMABRIDGE is the bridge (default bin/rdmabridge),
+# RDMABRIDGE_BENCH is the other program (default bin/rdmabridge-bench), and PORT is the first of ten ports
+# (default 21100).
 #
 # It needs haproxy, nginx-light or nginx, and libnginx-mod-stream (Debian 12). It ends all
 # processes that it has started.
@@ -14,11 +15,12 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 rdmabridge=${RDMABRIDGE:-bin/rdmabridge}
+bench=${RDMABRIDGE_BENCH:-bin/rdmabridge-bench}
 port=${PORT:-21100}
 here=deploy/bench
 modules=/usr/lib/nginx/modules
 
-for tool in haproxy nginx "$rdmabridge" "$modules/ngx_stream_module.so"; do
+for tool in haproxy nginx "$rdmabridge" "$bench" "$modules/ngx_stream_module.so"; do
     command -v "$tool" >/dev/null || [ -e "$tool" ] || {
         echo "peers.sh: $tool is missing (apt-get install haproxy nginx-light libnginx-mod-stream; make build)" >&2
         exit 1
@@ -77,7 +79,7 @@ target() { targets+=(--target "$1=$2${3:+@$3}"); }
 # The echo service has one process for TCP, and one for RDMA with each setting of CRC. CRC is
 # on if either side wants it.
 tcp=$(addr 0)
-start tcp "$rdmabridge" bench server --listen "$tcp" --transport tcp
+start tcp "$bench" server --listen "$tcp" --transport tcp
 await tcp "$pid" "$tcp"
 
 # proxy NAME LISTEN BACKEND starts HAProxy.
@@ -98,7 +100,8 @@ bridge() {
 measure() {
     local out=$1 status=0
     shift
-    "$rdmabridge" bench peers "${targets[@]}" --baseline haproxy --cases all --out "$out" "$@" & # so that this script handles signals at once
+    "$bench" peers "${targets[@]}" --baseline haproxy --cases all --out "$out" \
+        --note "$("$rdmabridge" version)" "$@" & # so that this script handles signals at once
     pids+=("$!")
     wait "$!" || status=$?
     for log in "$dir"/*.log; do
@@ -131,7 +134,7 @@ if [ "${1:-}" = chain ]; then
     measure docs/bench-chain.md --note "haproxy: two in a row, $haproxy_note" \
         --note "rdmabridge: two in a row, TCP to iWARP and iWARP to TCP, default configuration" \
         --note "rdmabridge-programs: the same, with the length and the effect of short echo Calls declared in programs" \
-        --note "behind both is \`rdmabridge bench server\` over TCP" "$@"
+        --note "behind both is \`rdmabridge-bench server\` over TCP" "$@"
 fi
 
 proxy haproxy "$(addr 1)" "$tcp"
@@ -141,7 +144,7 @@ n=2
 for crc in on off; do
     name=rdmabridge
     [ $crc = on ] || name="rdmabridge-crc-off"
-    start "server-$crc" "$rdmabridge" bench server --listen "$(addr $n)" --transport rdma --crc=$crc
+    start "server-$crc" "$bench" server --listen "$(addr $n)" --transport rdma --crc=$crc
     await "server-$crc" "$pid" "$(addr $n)"
     bridge $name "$(addr $((n + 1)))" tcp "$(addr $n)" "transport: rdma, iwarp: {crc: $crc}" ""
     target $name "$(addr $((n + 1)))" "$pid"
@@ -171,5 +174,5 @@ measure docs/bench-peers.md --note "$haproxy_note" \
     --note "rdmabridge: TCP to iWARP, default configuration; rdmabridge-crc-off without CRC32c on either side" \
     --note "rdmabridge-programs: the same, with the length and the effect of short echo Calls declared in programs" \
     --note "rdmabridge-tcp: TCP to TCP, as HAProxy and nginx" \
-    --note "direct: no proxy; behind every proxy is \`rdmabridge bench server\`, over TCP or over RDMA" \
+    --note "direct: no proxy; behind every proxy is \`rdmabridge-bench server\`, over TCP or over RDMA" \
     "$@"

@@ -4,13 +4,14 @@
 # is enough to run this before a release, or when the way of a Call has changed. It takes three minutes, in which
 # nothing else should run.
 #
-# In the environment, RDMABRIDGE is the binary (default bin/rdmabridge), SECONDS_EACH how long each load runs (default
-# 12), PORT the first of seven ports (default 21250), and OUT the file. It ends all processes that it has started.
+# In the environment, RDMABRIDGE is the bridge (default bin/rdmabridge), RDMABRIDGE_BENCH the program of server and load
+# (default bin/rdmabridge-bench), SECONDS_EACH how long each load runs (default 12), PORT the first of seven ports
+# (default 21250), and OUT the file. It ends all processes that it has started.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-rdmabridge=${RDMABRIDGE:-bin/rdmabridge} each=${SECONDS_EACH:-12} port=${PORT:-21250} out=${OUT:-cmd/rdmabridge/default.pgo}
-for tool in curl "$rdmabridge"; do
+rdmabridge=${RDMABRIDGE:-bin/rdmabridge} bench=${RDMABRIDGE_BENCH:-bin/rdmabridge-bench} each=${SECONDS_EACH:-12} port=${PORT:-21250} out=${OUT:-cmd/rdmabridge/default.pgo}
+for tool in curl "$rdmabridge" "$bench"; do
     command -v "$tool" >/dev/null || { echo "profile.sh: $tool is missing (apt-get install curl; make build)" >&2; exit 1; }
 done
 
@@ -43,8 +44,8 @@ upstreams:
 admin: {address: "$(addr 6)"}
 log: {level: warn, format: console}
 YAML
-"$rdmabridge" bench server --listen "$(addr 4)" --transport rdma > "$dir/rdma.log" 2>&1 & pids+=($!)
-"$rdmabridge" bench server --listen "$(addr 5)" --transport tcp > "$dir/tcp.log" 2>&1 & pids+=($!)
+"$bench" server --listen "$(addr 4)" --transport rdma > "$dir/rdma.log" 2>&1 & pids+=($!)
+"$bench" server --listen "$(addr 5)" --transport tcp > "$dir/tcp.log" 2>&1 & pids+=($!)
 "$rdmabridge" serve -c "$dir/bridge.yaml" > "$dir/bridge.log" 2>&1 & pids+=($!)
 curl -sf --retry 20 --retry-connrefused --retry-delay 1 -o /dev/null "http://$(addr 6)/readyz" ||
     { cat "$dir"/*.log >&2; exit 1; }
@@ -55,7 +56,7 @@ profile() {
     local listener=$1 front=$2
     shift 2
     number=$((number + 1))
-    "$rdmabridge" bench load --target "$(addr "$listener")" --transport "$front" --duration "$((each + 2))s" "$@" \
+    "$bench" load --target "$(addr "$listener")" --transport "$front" --duration "$((each + 2))s" "$@" \
         > "$dir/load.log" 2>&1 &
     local load=$!
     pids+=("$load")

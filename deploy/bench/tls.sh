@@ -2,18 +2,20 @@
 # tls.sh [FLAG...] puts the same loads in turn on the bridge and on HAProxy, which both terminate TLS 1.3 in front of the
 # same echo service on TCP, and then on the bridge without TLS and with it. It prints the ratios.
 #
-# It passes the flags to `rdmabridge bench compare`, such as --rounds 15. In the environment, RDMABRIDGE is the binary
-# (default bin/rdmabridge), and PORT is the first of four ports (default 21200).
+# It passes the flags to `rdmabridge-bench compare`, such as --rounds 15. In the environment, RDMABRIDGE is the bridge
+# (default bin/rdmabridge), RDMABRIDGE_BENCH is the other program (default bin/rdmabridge-bench), and PORT is the first
+# of four ports (default 21200).
 #
 # It needs haproxy and openssl (Debian 12). It ends all processes that it has started.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 rdmabridge=${RDMABRIDGE:-bin/rdmabridge}
+bench=${RDMABRIDGE_BENCH:-bin/rdmabridge-bench}
 port=${PORT:-21200}
 here=deploy/bench
 
-for tool in haproxy openssl "$rdmabridge"; do
+for tool in haproxy openssl "$rdmabridge" "$bench"; do
     command -v "$tool" >/dev/null || {
         echo "tls.sh: $tool is missing (apt-get install haproxy openssl; make build)" >&2
         exit 1
@@ -63,7 +65,7 @@ openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2 -su
     -addext subjectAltName=DNS:localhost -keyout "$dir/key.pem" -out "$dir/cert.pem" 2>/dev/null
 cat "$dir/cert.pem" "$dir/key.pem" >"$dir/both.pem"
 
-start server "$(addr 0)" "$rdmabridge" bench server --listen "$(addr 0)" --transport tcp
+start server "$(addr 0)" "$bench" server --listen "$(addr 0)" --transport tcp
 LISTEN=$(addr 1) BACKEND=$(addr 0) CERT=$dir/both.pem start haproxy "$(addr 1)" haproxy -db -f "$here/haproxy-tls.cfg"
 haproxy=$pid
 bridge tls "$(addr 2)" "{mode: required, certificate: $dir/both.pem}"
@@ -72,7 +74,7 @@ bridge plain "$(addr 3)" "{mode: \"off\"}"
 plain=$pid
 
 compare() {
-    "$rdmabridge" bench compare --tls-ca "$dir/cert.pem" "$@" 2>"$dir/compare.log" || { cat "$dir/compare.log" >&2; exit 1; }
+    "$bench" compare --tls-ca "$dir/cert.pem" "$@" 2>"$dir/compare.log" || { cat "$dir/compare.log" >&2; exit 1; }
     echo
 }
 for load in "--conns 4 --depth 4 --call 1MiB" "--conns 4 --depth 4 --reply 1MiB" "--conns 16 --depth 16" "--conns 1 --depth 1"; do

@@ -78,8 +78,9 @@ environment=$(config Env)
 environment=${environment//[\[\]]/}
 container=$(b from bridge)
 root=$(b mount "$container")
-[ "$variant" != static ] || [ "$(cd "$root" && find . -type f ! -path './usr/share/doc/*' -printf '%p ')" = './rdmabridge ' ] || fail "the image has other files than the binary and its documents"
-[ -s "$root/usr/share/doc/rdmabridge/LICENSE" ] && [ -s "$root/usr/share/doc/rdmabridge/rdmabridge.cdx.json" ] || fail "no documents"
+[ "$variant" != static ] || [ "$(cd "$root" && find . -type f ! -path './usr/share/doc/*' -printf '%p\n' | sort | xargs)" = './rdmabridge ./rdmabridge-bench' ] || fail "the image has other files than the programs and their documents"
+[ -s "$root/usr/share/doc/rdmabridge/LICENSE" ] && [ -s "$root/usr/share/doc/rdmabridge/rdmabridge.cdx.json" ] &&
+    [ -s "$root/usr/share/doc/rdmabridge/rdmabridge-bench.cdx.json" ] || fail "no documents"
 
 # The root: read only, with a tmpfs for the control socket, as docs/kubernetes.md has it, and a configuration.
 mkdir "$work/root" "$work/etc"
@@ -110,6 +111,8 @@ providers='[iwarp]'
 [ "$variant" = static ] || providers='[ibverbs iwarp]'
 (image version) | grep -F "rdmabridge 0.1.0, go" | grep -F "RDMA providers $providers" || fail "version: $( (image version) 2>&1)"
 (image check -c /etc/rdmabridge/rdmabridge.yaml) || fail "check"
+(exec env -i $environment chroot --userspec="$(config User)" "$work/root" /rdmabridge-bench version) | grep -F "rdmabridge-bench 0.1.0, go" ||
+    fail "the version of rdmabridge-bench"
 
 # A container of its own with the demo, and one that serves.
 (

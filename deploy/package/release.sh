@@ -8,25 +8,29 @@
 set -euo pipefail
 out=$(realpath -m "$1") version=$2 revision=$3 epoch=$4
 cd "$(dirname "$0")/../.."
-: "${GO:=go}" "${ARCHS:=amd64 arm64}" "${VARIANTS:=rdmabridge rdmabridge-otel rdmabridge-ibverbs}"
+: "${GO:=go}" "${ARCHS:=amd64 arm64}" "${VARIANTS:=rdmabridge rdmabridge-otel rdmabridge-ibverbs rdmabridge-bench rdmabridge-bench-ibverbs}"
 declare -A compilers=([amd64]=x86_64-linux-gnu-gcc [arm64]=aarch64-linux-gnu-gcc)
-export GOAMD64=v1 GOARM64=v8.0 GOFLAGS="${GOFLAGS:-} -trimpath -buildvcs=false"
+cli=github.com/rdmabridge/rdmabridge/internal/cli
+# All by the profile of the bridge, unless GOFLAGS has another.
+export GOAMD64=v1 GOARM64=v8.0 GOFLAGS="-pgo=cmd/rdmabridge/default.pgo ${GOFLAGS:-} -trimpath -buildvcs=false"
 
-# compile FILE ARCH TAGS CGO compiles the bridge.
+# compile FILE ARCH TAGS CGO PROGRAM compiles a program of cmd.
 compile() {
     GOOS=linux GOARCH=$2 CGO_ENABLED=$4 CC=${compilers[$2]} "$GO" build -tags "$3" \
-        -ldflags "-s -w -X main.version=$version -X main.revision=$revision" -o "$1" ./cmd/rdmabridge
+        -ldflags "-s -w -X $cli.version=$version -X $cli.revision=$revision" -o "$1" "./cmd/$5"
 }
 
 rm -rf "$out"
 mkdir -p "$out/tools"
 host=$("$GO" env GOHOSTARCH)
-compile "$out/tools/rdmabridge" "$host" "" 0 # writes what every architecture has
 "$GO" build -o "$out/tools/release" ./internal/release
 shared=$out/tools/shared
 mkdir -p "$shared/man" "$shared/completion"
-"$out/tools/rdmabridge" man "$shared/man" > /dev/null
-for shell in bash zsh fish; do "$out/tools/rdmabridge" completion "$shell" > "$shared/completion/rdmabridge.$shell"; done
+for program in rdmabridge rdmabridge-bench; do
+    compile "$out/tools/$program" "$host" "" 0 "$program" # writes what every architecture has
+    "$out/tools/$program" man "$shared/man" > /dev/null
+    for shell in bash zsh fish; do "$out/tools/$program" completion "$shell" > "$shared/completion/$program.$shell"; done
+done
 cp -r deploy/systemd "$shared/systemd"
 cp LICENSE README.md CHANGELOG.md configs/rdmabridge.yaml "$shared/"
 
@@ -35,12 +39,14 @@ for arch in $ARCHS; do
     dir=$out/$name
     cp -r "$shared" "$dir"
     for binary in $VARIANTS; do
-        tags=${binary#rdmabridge} cgo=0
-        if [ "$binary" = rdmabridge-ibverbs ]; then
+        program=rdmabridge cgo=0
+        case $binary in rdmabridge-bench*) program=rdmabridge-bench ;; esac
+        tags=${binary#"$program"}
+        if [ "$tags" = -ibverbs ]; then
             cgo=1
             command -v "${compilers[$arch]}" > /dev/null || { echo "release: no $binary for $arch: ${compilers[$arch]} is not installed"; continue; }
         fi
-        compile "$dir/$binary" "$arch" "${tags#-}" $cgo
+        compile "$dir/$binary" "$arch" "${tags#-}" $cgo "$program"
         "$out/tools/release" documents -version "$version" "$dir/$binary"
     done
     find "$dir" -exec touch -h -d "@$epoch" {} +

@@ -22,12 +22,12 @@ for p in "$packages"/*.deb "$packages"/*.rpm; do list "$p" > "$work/$(basename "
 all=("$work"/*.list)
 [ ${#all[@]} = 4 ] || fail "packages: ${all[*]}"
 for l in "${all[@]:1}"; do diff "${all[0]}" "$l" || fail "$(basename "$l") has other files than $(basename "${all[0]}")"; done
-for f in /usr/bin/rdmabridge /usr/lib/rdmabridge/hand-over; do
+for f in /usr/bin/rdmabridge /usr/bin/rdmabridge-bench /usr/lib/rdmabridge/hand-over; do
     grep -qx -- "-rwxr-xr-x root/root $f" "${all[0]}" || fail "no $f"
     sed -i "\\| $f\$|d" "${all[0]}"
 done
 ! grep -vE '^(drwxr-xr-x|-rw-r--r--) root/root ' "${all[0]}" || fail "the modes or owners above"
-go run ./cmd/rdmabridge man "$work/man" > /dev/null
+for program in rdmabridge rdmabridge-bench; do go run ./cmd/$program man "$work/man" > /dev/null; done
 ls "$work/man" | sed 's|.*|/usr/share/man/man1/&.gz|' | LC_ALL=C sort > "$work/pages"
 awk '$3 ~ "^/usr/share/man/" { print $3 }' "${all[0]}" | diff "$work/pages" - || fail "the manual pages above"
 rpm -qpc "$packages"/*.rpm | sort -u | grep -qx /etc/rdmabridge/annotated.yaml || fail "no configuration file"

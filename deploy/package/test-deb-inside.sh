@@ -14,11 +14,12 @@ mkdir host
 dpkg -i rdmabridge_0.1.0*.deb > install.log 2>&1 || fail "$(cat install.log)"
 grep -q 'rdmabridge doctor -c' install.log || fail "no hint: $(cat install.log)"
 rdmabridge version | grep -q '^rdmabridge 0\.1\.0,' || fail "$(rdmabridge version)"
+rdmabridge-bench version | grep -q '^rdmabridge-bench 0\.1\.0,' || fail "$(rdmabridge-bench version)"
 getent passwd rdmabridge > /dev/null || fail "no user"
 [ "$(stat -c '%U:%G %a' /etc/rdmabridge)" = 'root:rdmabridge 750' ] || fail "$(stat /etc/rdmabridge)"
 [ "$(dpkg-query -W -f '${Conffiles}' rdmabridge | cut -d' ' -f2)" = /etc/rdmabridge/annotated.yaml ] || fail "no conffile"
-for f in /usr/share/doc/rdmabridge/{copyright,NOTICES.txt,rdmabridge.cdx.json} /usr/share/man/man1/rdmabridge-serve.1.gz \
-    /usr/share/bash-completion/completions/rdmabridge; do [ -s "$f" ] || fail "no $f"; done
+for f in /usr/share/doc/rdmabridge/{copyright,{,rdmabridge-bench.}NOTICES.txt,rdmabridge{,-bench}.cdx.json} \
+    /usr/share/man/man1/rdmabridge-{serve,bench-load}.1.gz /usr/share/bash-completion/completions/rdmabridge{,-bench}; do [ -s "$f" ] || fail "no $f"; done
 systemd-analyze verify rdmabridge.service rdmabridge@two.service 2> verify.log || fail "$(cat verify.log)"
 ! grep rdmabridge verify.log || fail "systemd-analyze verify"
 for unit in rdmabridge.service rdmabridge@two.service; do

@@ -10,7 +10,7 @@ rm -rf "$packages"
 mkdir -p "$packages"
 archs='amd64 arm64' # of 0.1.0
 for version in 0.1.0 0.1.1; do
-    ARCHS=$archs VARIANTS=rdmabridge deploy/package/release.sh "$packages/$version" "$version" "" 1700000000
+    ARCHS=$archs VARIANTS="rdmabridge rdmabridge-bench" deploy/package/release.sh "$packages/$version" "$version" "" 1700000000
     deploy/package/packages.sh "$packages/$version" "$version" 1700000000
     archs=$(dpkg --print-architecture)
 done

@@ -2,7 +2,7 @@
 //
 // # Operation
 //
-// A Log is a proxy.Observer. On the event loop it decides about a Call with a few comparisons, and copies
+// A Log is a observe.Observer. On the event loop it decides about a Call with a few comparisons, and copies
 // the record of a chosen one into a queue. One goroutine writes the lines. When it cannot keep up, or
 // what it writes to blocks, the queue fills, and further lines are dropped, counted, and mentioned in the
 // log: clients never wait for the access log.
@@ -18,7 +18,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/loglimit"
 	"github.com/rdmabridge/rdmabridge/metrics"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/observe"
 )
 
 // A Mode chooses Calls. Each Mode chooses what those before it choose, and more.
@@ -72,7 +72,7 @@ type Log struct {
 
 // An entry is one line to be written.
 type entry struct {
-	record proxy.CallRecord
+	record observe.CallRecord
 	why    string
 }
 
@@ -112,11 +112,11 @@ const (
 )
 
 // why says why r is chosen, or "" if it is not.
-func (c *choice) why(r *proxy.CallRecord) string {
+func (c *choice) why(r *observe.CallRecord) string {
 	switch {
 	case failed(r):
 		return whyFailed
-	case c.mode >= Slow && r.Settled-r.Read >= c.slower:
+	case c.mode >= Slow && r.Settled-r.Began >= c.slower:
 		return whySlow
 	case c.mode == All:
 		return whyAll
@@ -128,7 +128,7 @@ func (c *choice) why(r *proxy.CallRecord) string {
 
 // failed reports whether r is a failure. Programs ask for files that are not there, create what is there
 // and try locks all the time; these answers are no failures.
-func failed(r *proxy.CallRecord) bool {
+func failed(r *observe.CallRecord) bool {
 	if !r.Failed {
 		return false
 	}
@@ -139,11 +139,11 @@ func failed(r *proxy.CallRecord) bool {
 	return true
 }
 
-// Wants implements proxy.Observer. Observe decides, so that a sample is drawn once.
-func (l *Log) Wants(*proxy.CallRecord) bool { return true }
+// Wants implements observe.Observer. Observe decides, so that a sample is drawn once.
+func (l *Log) Wants(*observe.CallRecord) bool { return true }
 
-// Observe implements proxy.Observer.
-func (l *Log) Observe(r *proxy.CallRecord) {
+// Observe implements observe.Observer.
+func (l *Log) Observe(r *observe.CallRecord) {
 	why := l.settings.Load().why(r)
 	if why == "" {
 		return

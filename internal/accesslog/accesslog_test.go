@@ -18,15 +18,16 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/metrics"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/observe"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
 
-func record(took time.Duration, status string, failed bool) *proxy.CallRecord {
-	return &proxy.CallRecord{
-		Read: 1e9, Asked: 1e9 + int64(took)/10, Sent: 1e9 + int64(took)/5, Replied: 1e9 + int64(took)/2, Settled: 1e9 + int64(took),
-		At: time.Date(2026, 1, 2, 3, 4, 5, 6e6, time.UTC), XID: 0x12345678, UpstreamXID: 0x9abcdef0,
+func record(took time.Duration, status string, failed bool) *observe.CallRecord {
+	return &observe.CallRecord{
+		Times:   observe.Times{Began: 1e9, Asked: 1e9 + int64(took)/10, Sent: 1e9 + int64(took)/5, Replied: 1e9 + int64(took)/2},
+		Settled: 1e9 + int64(took),
+		At:      time.Date(2026, 1, 2, 3, 4, 5, 6e6, time.UTC), XID: 0x12345678, UpstreamXID: 0x9abcdef0,
 		Client: netip.MustParseAddrPort("192.0.2.1:700"), Listener: "nfs", Transport: "tcp", Upstream: "storage",
 		Program: 100003, Version: 3, Procedure: 6, ProgramName: "nfs", Operation: "READ", Status: status, Failed: failed,
 		BytesIn: 140, BytesOut: 1048700, Result: "answered", Shape: "chunks",
@@ -79,7 +80,7 @@ func TestModes(t *testing.T) {
 	} {
 		l := start(Options{Output: new(sink), Settings: Settings{Mode: mode, Slower: time.Second, Sample: 1}})
 		var got []string
-		for _, r := range []*proxy.CallRecord{fast, slow, noent, stale, lost} {
+		for _, r := range []*observe.CallRecord{fast, slow, noent, stale, lost} {
 			got = append(got, l.settings.Load().why(r))
 		}
 		if fmt.Sprint(got) != want {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/observe"
 )
 
 // A writer formats lines. One goroutine uses it.
@@ -80,7 +80,7 @@ func (w *writer) write(e *entry) error {
 }
 
 // phases adds the time of r and its four parts, in seconds.
-func phases(l *zerolog.Event, r *proxy.CallRecord) {
+func phases(l *zerolog.Event, r *observe.CallRecord) {
 	p := r.Phases()
 	l.Float64("seconds", micro(p.Total())).Float64("admission_seconds", micro(p.Admission)).Float64("credit_seconds", micro(p.Credit)).
 		Float64("server_seconds", micro(p.Server)).Float64("client_seconds", micro(p.Client))

@@ -188,7 +188,6 @@ func TestShared(t *testing.T) {
 		return status.Document{Clients: status.Clients{Sort: q.Sort}}
 	}})
 	synctest.Test(t, func(t *testing.T) {
-		h.documents.last = time.Now()
 		for range 10 {
 			before := made.Load()
 			var wg sync.WaitGroup

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/ratelimit"
 	"github.com/rdmabridge/rdmabridge/internal/status"
 )
 
@@ -31,10 +32,9 @@ const (
 type documents struct {
 	make func(status.Query) *status.Document
 
-	mu     sync.Mutex // guards the fields below, and is held while a document is made
-	kept   map[status.Query]*shared
-	tokens float64
-	last   time.Time // when tokens was computed
+	mu    sync.Mutex // guards the fields below, and is held while a document is made
+	kept  map[status.Query]*shared
+	meter ratelimit.Meter // of the documents that were made
 }
 
 // A shared is a document with its encodings.
@@ -50,7 +50,7 @@ type shared struct {
 type body struct{ plain, gzipped []byte }
 
 func (d *documents) init(mk func(status.Query) *status.Document) {
-	d.make, d.kept, d.tokens, d.last = mk, make(map[status.Query]*shared), makeBurst, time.Now()
+	d.make, d.kept = mk, make(map[status.Query]*shared)
 }
 
 // get returns the document that q asks for, or nil if too many were asked for.
@@ -68,15 +68,12 @@ func (d *documents) get(q status.Query) *shared {
 	if have != nil && now.Sub(have.made) < fresh {
 		return have
 	}
-	d.tokens = min(makeBurst, d.tokens+float64(now.Sub(d.last))/float64(makeEvery))
-	d.last = now
-	if d.tokens < 1 {
+	if !d.meter.Take(ratelimit.At(now), int64(makeEvery), int64(makeBurst*makeEvery)) {
 		if have != nil && now.Sub(have.made) < stale {
 			return have
 		}
 		return nil
 	}
-	d.tokens--
 	d.forget(now)
 	s := &shared{Document: d.make(q), made: now, encoded: make(map[string]*body)}
 	if q.Most() <= mostShared {

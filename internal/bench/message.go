@@ -140,7 +140,7 @@ func nfsHead(proc uint32) []byte {
 	return appendWords(b, oncrpc.FlavorNone, 0)
 }
 
-var fileHandle = []byte("rdmabridge bench: the file..")
+var fileHandle = []byte("rdmabridge-bench: the file..")
 
 // nfsOp returns the NFSv3 Call with this name. size is the data of READ and WRITE in
 // octets.

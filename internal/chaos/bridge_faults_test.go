@@ -18,7 +18,8 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/admit"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
 )
 
@@ -41,10 +42,10 @@ type bridgeFault struct {
 }
 
 // bridge starts the bridge, with a listener "in" before the upstream given.
-func (b *bridgeFault) bridge(l proxy.ListenerOptions, u proxy.UpstreamOptions) {
+func (b *bridgeFault) bridge(l settings.ListenerOptions, u settings.UpstreamOptions) {
 	b.t.Helper()
 	l.Name, l.Address, l.Upstream, u.Name = "in", "127.0.0.1:0", "up", "up"
-	b.start([]proxy.ListenerOptions{l}, []proxy.UpstreamOptions{u})
+	b.start([]settings.ListenerOptions{l}, []settings.UpstreamOptions{u})
 	b.before = b.series()
 }
 
@@ -105,7 +106,7 @@ func (b *bridgeFault) back() {
 func vanishes(over string) func(*bridgeFault) {
 	return func(b *bridgeFault) {
 		const silent = 2 * time.Second
-		u := proxy.UpstreamOptions{Connections: 1, SilentTimeout: silent, RDMA: over == "rdma"}
+		u := settings.UpstreamOptions{Connections: 1, SilentTimeout: silent, RDMA: over == "rdma"}
 		var target string
 		if u.RDMA {
 			b.overRDMA("up", newServer(b.book, true))
@@ -117,7 +118,7 @@ func vanishes(over string) func(*bridgeFault) {
 		}
 		r := proxytest.NewRelay(b.t, target)
 		u.Endpoints = []string{r.Addr()}
-		b.bridge(proxy.ListenerOptions{}, u)
+		b.bridge(settings.ListenerOptions{}, u)
 		g := b.client()
 		b.sees(g, getattr, answered)
 		for _, c := range []struct {
@@ -145,13 +146,13 @@ func stopped(over string, called bool) func(*bridgeFault) {
 	return func(b *bridgeFault) {
 		b.callTimeout = 2 * time.Second
 		s := newServer(b.book, true)
-		u := proxy.UpstreamOptions{Connections: 1, ProbeInterval: 200 * time.Millisecond}
+		u := settings.UpstreamOptions{Connections: 1, ProbeInterval: 200 * time.Millisecond}
 		if over == "rdma" {
 			u.RDMA, u.Provider, u.Endpoints = true, b.iwarp, []string{b.overRDMA("up", s)}
 		} else {
 			u.Endpoints = []string{b.overTCP("up", s)}
 		}
-		b.bridge(proxy.ListenerOptions{}, u)
+		b.bridge(settings.ListenerOptions{}, u)
 		g, h := b.client(), b.client()
 		b.sees(g, getattr, answered)
 		s.stop()
@@ -182,11 +183,11 @@ func stopped(over string, called bool) func(*bridgeFault) {
 func endpointLost(failover bool) func(*bridgeFault) {
 	return func(b *bridgeFault) {
 		b.unavailable = time.Second
-		u := proxy.UpstreamOptions{Connections: 2, Failover: failover, Priority: failover}
+		u := settings.UpstreamOptions{Connections: 2, Failover: failover, Priority: failover}
 		for range 2 {
 			u.Endpoints = append(u.Endpoints, b.overTCP("up", newServer(b.book, true)))
 		}
-		b.bridge(proxy.ListenerOptions{}, u)
+		b.bridge(settings.ListenerOptions{}, u)
 		testkit.Settles(5*time.Second, func() bool { return b.sum("rdmabridge_upstream_connections") == 2 })
 		var clients []*rogue
 		home := make(map[*rogue]bool) // of the endpoint that is lost
@@ -236,7 +237,7 @@ func endpointLost(failover bool) func(*bridgeFault) {
 // manyDials is the loss of many clients' own connections at once.
 func manyDials(b *bridgeFault) {
 	r := proxytest.NewRelay(b.t, b.overTCP("up", newServer(b.book, true)))
-	b.bridge(proxy.ListenerOptions{}, proxy.UpstreamOptions{Connections: 1, Mode: proxy.ModePinned, Endpoints: []string{r.Addr()}})
+	b.bridge(settings.ListenerOptions{}, settings.UpstreamOptions{Connections: 1, Mode: settings.ModePinned, Endpoints: []string{r.Addr()}})
 	var lines []line
 	for range 150 {
 		g := b.client()
@@ -283,7 +284,7 @@ func manyDials(b *bridgeFault) {
 func noMemoryForCalls(b *bridgeFault) {
 	b.callTimeout = 20 * time.Second
 	s := newServer(b.book, true)
-	b.bridge(proxy.ListenerOptions{StallTimeout: 20 * time.Second}, proxy.UpstreamOptions{Connections: 1, SlowStart: 1 << 10, Endpoints: []string{b.overTCP("up", s)}})
+	b.bridge(settings.ListenerOptions{StallTimeout: 20 * time.Second}, settings.UpstreamOptions{Connections: 1, SlowStart: 1 << 10, Endpoints: []string{b.overTCP("up", s)}})
 	s.stop()
 	var wait []func()
 	for range 6 {
@@ -324,7 +325,7 @@ func (g *rogue) answers(c net.Conn) bool {
 // noMemoryForReplies is many clients that together take all of it and read nothing.
 func noMemoryForReplies(b *bridgeFault) {
 	b.callTimeout = 20 * time.Second
-	b.bridge(proxy.ListenerOptions{}, proxy.UpstreamOptions{Connections: 1, SlowStart: 1 << 10, Endpoints: []string{b.overTCP("up", newServer(b.book, true))}})
+	b.bridge(settings.ListenerOptions{}, settings.UpstreamOptions{Connections: 1, SlowStart: 1 << 10, Endpoints: []string{b.overTCP("up", newServer(b.book, true))}})
 	for range 24 {
 		g := b.client()
 		c, err := g.dial()
@@ -355,7 +356,7 @@ func noMemoryForReplies(b *bridgeFault) {
 func slowStart(b *bridgeFault) {
 	s := newServer(b.book, true)
 	b.callTimeout = 15 * time.Second
-	b.bridge(proxy.ListenerOptions{}, proxy.UpstreamOptions{Connections: 1, Endpoints: []string{b.overTCP("up", s)}})
+	b.bridge(settings.ListenerOptions{}, settings.UpstreamOptions{Connections: 1, Endpoints: []string{b.overTCP("up", s)}})
 	s.stop()
 	var wait []func()
 	for range 20 {
@@ -387,7 +388,7 @@ func slowStart(b *bridgeFault) {
 // overRate is a client that sends more than it may.
 func overRate(b *bridgeFault) {
 	const rate, n = 25, 75 // a second's worth may go at once
-	b.bridge(proxy.ListenerOptions{ClientRate: proxy.Rate{Calls: rate}}, proxy.UpstreamOptions{Connections: 1, Endpoints: []string{b.overTCP("up", newServer(b.book, true))}})
+	b.bridge(settings.ListenerOptions{ClientRate: admit.Rate{Calls: rate}}, settings.UpstreamOptions{Connections: 1, Endpoints: []string{b.overTCP("up", newServer(b.book, true))}})
 	g := b.client()
 	c, err := g.dial()
 	if err != nil {
@@ -418,15 +419,15 @@ func overRate(b *bridgeFault) {
 func removed(b *bridgeFault) {
 	b.callTimeout, b.unavailable = 2*time.Second, 200*time.Millisecond
 	s := newServer(b.book, true)
-	b.bridge(proxy.ListenerOptions{}, proxy.UpstreamOptions{Connections: 1, Endpoints: []string{b.overTCP("up", s)}})
+	b.bridge(settings.ListenerOptions{}, settings.UpstreamOptions{Connections: 1, Endpoints: []string{b.overTCP("up", s)}})
 	g := b.client()
 	b.sees(g, getattr, answered)
 	s.sicken()
 	taken := s.taken.Load()
 	wait := b.later(g, hung, closed)
 	testkit.Settles(5*time.Second, func() bool { return s.taken.Load() > taken })
-	err := b.proxy.Reconfigure(proxytest.Listeners(proxy.ListenerOptions{Name: "in", Address: "127.0.0.1:0", Upstream: "next"}),
-		proxytest.Upstreams(proxy.UpstreamOptions{Name: "next", Endpoints: []string{b.overTCP("next", newServer(b.book, true))}}))
+	err := b.proxy.Reconfigure(proxytest.Listeners(settings.ListenerOptions{Name: "in", Address: "127.0.0.1:0", Upstream: "next"}),
+		proxytest.Upstreams(settings.UpstreamOptions{Name: "next", Endpoints: []string{b.overTCP("next", newServer(b.book, true))}}))
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -442,7 +443,7 @@ func removed(b *bridgeFault) {
 // drainEnds is a drain whose time is over while a Call is under way.
 func drainEnds(b *bridgeFault) {
 	s := newServer(b.book, true)
-	b.bridge(proxy.ListenerOptions{}, proxy.UpstreamOptions{Connections: 1, Endpoints: []string{b.overTCP("up", s)}})
+	b.bridge(settings.ListenerOptions{}, settings.UpstreamOptions{Connections: 1, Endpoints: []string{b.overTCP("up", s)}})
 	g := b.client()
 	b.sees(g, getattr, answered)
 	s.stop()

@@ -12,7 +12,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
 )
@@ -129,7 +129,7 @@ func (w *world) everything() (p *plan, s site) {
 	} else {
 		s.sidecars = w.overTCP("storage for sidecars", storage)
 	}
-	listeners := []proxy.ListenerOptions{
+	listeners := []settings.ListenerOptions{
 		{Name: "to-rdma", Address: addrs["to-rdma"], Upstream: "storage", StallTimeout: stallTimeout},
 		{Name: "to-tcp", Address: addrs["to-tcp"], Upstream: "tcp", StallTimeout: stallTimeout},
 		{Name: "to-memory", Address: addrs["to-memory"], Upstream: "memory", StallTimeout: stallTimeout},
@@ -140,7 +140,7 @@ func (w *world) everything() (p *plan, s site) {
 	for i := range listeners {
 		listeners[i].Pace = 16 << 10
 	}
-	p = newPlan(w, listeners, w.timed([]proxy.UpstreamOptions{
+	p = newPlan(w, listeners, w.timed([]settings.UpstreamOptions{
 		{Name: "storage", RDMA: true, Provider: w.iwarp, Endpoints: []string{w.overRDMA("storage", storage)}, Connections: 3, Credits: 32, Idle: time.Second},
 		{Name: "tcp", Endpoints: []string{w.overTCP("tcp", tcp)}, Connections: 2, Credits: 32, Idle: time.Second},
 		{Name: "memory", RDMA: true, Provider: inMemory, Endpoints: []string{"memory"}, Connections: 2, Credits: 32},

@@ -12,7 +12,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 )
 
 // A clientRow is a row of docs/faults.md about a client, or about a fault that no single
@@ -165,8 +165,8 @@ func TestClientFaults(t *testing.T) {
 			if r.unavailable > 0 {
 				w.unavailable = r.unavailable
 			}
-			w.start([]proxy.ListenerOptions{{Name: "in", Address: "127.0.0.1:0", Upstream: "up"}, {Name: "in too", Address: "127.0.0.1:0", Upstream: "up"}},
-				[]proxy.UpstreamOptions{{Name: "up", Connections: 1, RDMA: true, Provider: w.iwarp, Endpoints: []string{w.overRDMA("up", newServer(w.book, true))}}})
+			w.start([]settings.ListenerOptions{{Name: "in", Address: "127.0.0.1:0", Upstream: "up"}, {Name: "in too", Address: "127.0.0.1:0", Upstream: "up"}},
+				[]settings.UpstreamOptions{{Name: "up", Connections: 1, RDMA: true, Provider: w.iwarp, Endpoints: []string{w.overRDMA("up", newServer(w.book, true))}}})
 			g := &rogue{name: "client", book: w.book, counts: &w.counts, addr: w.proxy.Addr("in"), local: net.IPv4(127, 0, 3, 1), dice: w.seed.dice("row", 0), xid: 100}
 			if got := w.probe(g, getattr, nil); got != answered {
 				t.Fatalf("before the fault: %v", got)

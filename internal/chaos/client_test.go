@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 )
 
 // A client is a good client, over TCP or RDMA: it has a few Calls outstanding, sends them
@@ -203,7 +203,7 @@ func (c *client) bound(k kind) time.Duration {
 	}
 	// A Call on a lane is not sent again when the lane has ended: the bridge closes its client.
 	mode, kept := c.server.kept.on(c.since)
-	if k.harmful() || k.compound() && kept && mode == proxy.ModeAuto {
+	if k.harmful() || k.compound() && kept && mode == settings.ModeAuto {
 		return callTimeout + unavailable + patience
 	}
 	return bound

@@ -13,14 +13,16 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/admit"
+	"github.com/rdmabridge/rdmabridge/proxy/reach"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 )
 
 // A plan is the configuration of a bridge while it changes. It belongs to conduct.
 type plan struct {
 	w         *world
-	listeners []proxy.ListenerOptions
-	upstreams []proxy.UpstreamOptions
+	listeners []settings.ListenerOptions
+	upstreams []settings.UpstreamOptions
 	first     plans // as they were at the start
 	ways      []ways
 	servers   []*server // of the upstreams
@@ -30,8 +32,8 @@ type plan struct {
 
 // plans are the options that a plan goes back to.
 type plans struct {
-	listeners []proxy.ListenerOptions
-	upstreams []proxy.UpstreamOptions
+	listeners []settings.ListenerOptions
+	upstreams []settings.UpstreamOptions
 }
 
 // ways are other endpoints of an upstream's server, "" where there is none.
@@ -40,7 +42,7 @@ type ways struct {
 	overTCP string // of one on RDMA
 }
 
-func newPlan(w *world, ls []proxy.ListenerOptions, us []proxy.UpstreamOptions, other ...ways) *plan {
+func newPlan(w *world, ls []settings.ListenerOptions, us []settings.UpstreamOptions, other ...ways) *plan {
 	return &plan{w: w, listeners: ls, upstreams: us, ways: other, first: plans{slices.Clone(ls), slices.Clone(us)}}
 }
 
@@ -63,7 +65,7 @@ func freePort(w *world) int {
 
 // options are those of the life l. Providers in memory, which reach to the servers, are
 // those of every life.
-func (p *plan) options(l *life) (ls []proxy.ListenerOptions, us []proxy.UpstreamOptions) {
+func (p *plan) options(l *life) (ls []settings.ListenerOptions, us []settings.UpstreamOptions) {
 	for i, o := range p.listeners {
 		if i+1 == p.away {
 			continue
@@ -100,12 +102,12 @@ func (p *plan) change(r *rand.Rand) {
 			o.Weights = nil
 			for range r.IntN(4) {
 				a := netip.AddrFrom4([4]byte{127, 0, byte(1 + r.IntN(2)), byte(1 + r.IntN(8))})
-				o.Weights = append(o.Weights, proxy.Weight{Clients: []netip.Prefix{netip.PrefixFrom(a, 24+8*r.IntN(2)).Masked()}, Weight: 1 + r.IntN(100)})
+				o.Weights = append(o.Weights, admit.Weight{Clients: []netip.Prefix{netip.PrefixFrom(a, 24+8*r.IntN(2)).Masked()}, Weight: 1 + r.IntN(100)})
 			}
 		}
 		if r.IntN(2) == 0 {
-			o.Rate = proxy.Rate{Calls: oneOf(r, 0, 2000, 20000), Octets: oneOf[int64](r, 0, 100<<20, 1<<30)}
-			o.ClientRate = proxy.Rate{Calls: oneOf(r, 0, 300, 5000), Octets: oneOf[int64](r, 0, 50<<20, 1<<30)}
+			o.Rate = admit.Rate{Calls: oneOf(r, 0, 2000, 20000), Octets: oneOf[int64](r, 0, 100<<20, 1<<30)}
+			o.ClientRate = admit.Rate{Calls: oneOf(r, 0, 300, 5000), Octets: oneOf[int64](r, 0, 50<<20, 1<<30)}
 		}
 		if r.IntN(3) == 0 {
 			o.MaxCalls = oneOf(r, 64, 256)
@@ -125,7 +127,7 @@ func (p *plan) change(r *rand.Rand) {
 		}
 		if r.IntN(2) == 0 {
 			o.Connections = 1 + r.IntN(4)
-			o.Mode = oneOf(r, proxy.ModeAuto, proxy.ModeAuto, proxy.ModeAuto, proxy.ModeSessions, proxy.ModeSessions, proxy.ModePinned, proxy.ModeShared)
+			o.Mode = oneOf(r, settings.ModeAuto, settings.ModeAuto, settings.ModeAuto, settings.ModeSessions, settings.ModeSessions, settings.ModePinned, settings.ModeShared)
 			o.Idle = oneOf(r, 0, 200*time.Millisecond, time.Second, 10*time.Second)
 		}
 		if r.IntN(3) == 0 {
@@ -161,7 +163,7 @@ func (p *plan) replace(r *rand.Rand) {
 			o.Endpoints = []string{first.Endpoints[0], ways.second}
 		}
 	case !first.RDMA && o.Source.Address.IsValid():
-		o.Source = proxy.Source{}
+		o.Source = reach.Source{}
 	case !first.RDMA:
 		o.Source.Address = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	case o.RDMA:
@@ -180,7 +182,7 @@ func (p *plan) rename(r *rand.Rand) {
 
 // apply makes the bridge follow the plan.
 func (p *plan) apply() {
-	var modes []proxy.Mode
+	var modes []settings.Mode
 	for i, o := range p.upstreams {
 		p.servers[i].kept.change(o.Mode)
 		modes = append(modes, o.Mode)

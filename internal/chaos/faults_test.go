@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 )
 
 // An outcome is the end of a Call as its client sees it.
@@ -145,7 +145,7 @@ func (r *row) check(t *testing.T) {
 		w.callTimeout = 700 * time.Millisecond
 	}
 	s := newServer(w.book, true)
-	up := proxy.UpstreamOptions{Name: "up", Connections: 1}
+	up := settings.UpstreamOptions{Name: "up", Connections: 1}
 	if r.over == "rdma" {
 		up.RDMA, up.Provider, up.Endpoints = true, w.iwarp, []string{w.overRDMA("up", s)}
 	} else {
@@ -154,7 +154,7 @@ func (r *row) check(t *testing.T) {
 	for _, re := range w.responders {
 		re.slow = true
 	}
-	w.start([]proxy.ListenerOptions{{Name: "in", Address: "127.0.0.1:0", Upstream: "up"}}, []proxy.UpstreamOptions{up})
+	w.start([]settings.ListenerOptions{{Name: "in", Address: "127.0.0.1:0", Upstream: "up"}}, []settings.UpstreamOptions{up})
 	g := &rogue{name: "client", book: w.book, counts: &w.counts, addr: w.proxy.Addr("in"), local: net.IPv4(127, 0, 3, 1), dice: w.seed.dice("row", 0), xid: 100}
 	before := w.series()
 	ends := slices.ContainsFunc(r.metrics, func(m string) bool { return strings.HasPrefix(m, "upstream_disconnects_total") })

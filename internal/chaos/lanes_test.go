@@ -4,7 +4,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 )
 
 // Lanes
@@ -26,20 +26,20 @@ type way struct {
 
 // kept says since when a server's upstream has been in one mode.
 type kept struct {
-	mu    sync.Mutex // guards the rest; a leaf
-	mode  proxy.Mode // ModeAuto stands for ModeSessions, too
-	since time.Time  // zero while it changes, and in mode shared
+	mu    sync.Mutex    // guards the rest; a leaf
+	mode  settings.Mode // ModeAuto stands for ModeSessions, too
+	since time.Time     // zero while it changes, and in mode shared
 }
 
 // set notes that mode is in force from now on.
-func (k *kept) set(mode proxy.Mode) {
+func (k *kept) set(mode settings.Mode) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if mode == proxy.ModeSessions {
-		mode = proxy.ModeAuto
+	if mode == settings.ModeSessions {
+		mode = settings.ModeAuto
 	}
 	switch {
-	case mode == proxy.ModeShared:
+	case mode == settings.ModeShared:
 		k.since = time.Time{}
 	case mode != k.mode || k.since.IsZero():
 		k.since = time.Now()
@@ -48,11 +48,11 @@ func (k *kept) set(mode proxy.Mode) {
 }
 
 // change notes that mode is going to be in force.
-func (k *kept) change(mode proxy.Mode) {
+func (k *kept) change(mode settings.Mode) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if mode == proxy.ModeSessions {
-		mode = proxy.ModeAuto
+	if mode == settings.ModeSessions {
+		mode = settings.ModeAuto
 	}
 	if mode != k.mode {
 		k.since = time.Time{}
@@ -61,7 +61,7 @@ func (k *kept) change(mode proxy.Mode) {
 
 // on reports the mode for a client connection that was made after since, and false if that has changed
 // meanwhile or is shared.
-func (k *kept) on(since time.Time) (mode proxy.Mode, ok bool) {
+func (k *kept) on(since time.Time) (mode settings.Mode, ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.mode, !k.since.IsZero() && since.After(k.since)
@@ -110,7 +110,7 @@ func (b *book) carried(s *server, conn uint32, j *job) (onLane bool) {
 	}
 	who, line := e.who, e.line
 	b.mu.Unlock()
-	onLane = known && mode == proxy.ModeAuto
+	onLane = known && mode == settings.ModeAuto
 	switch {
 	case !onLane:
 	case before != 0 && before != conn:

@@ -9,7 +9,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 )
 
 // A recorder takes the errors of a book that is to find them.
@@ -43,7 +43,7 @@ func TestRulesCanFail(t *testing.T) {
 		return o
 	}
 	// onConns has a client send SEQUENCEs on one connection, of which each comes on another one of the server.
-	onConns := func(b *book, mode proxy.Mode, again bool) (r *reverses, j job) {
+	onConns := func(b *book, mode settings.Mode, again bool) (r *reverses, j job) {
 		s := newServer(b, true)
 		s.kept.set(mode)
 		line := b.dialled(time.Now().Add(time.Second))
@@ -109,28 +109,28 @@ func TestRulesCanFail(t *testing.T) {
 			b.transmit(o.id)
 			s.take(proxytest.WithXID(o.m, 8))
 		}, "was executed 2 times"},
-		{"sessions on two connections", func(b *book) { onConns(b, proxy.ModeSessions, false) }, "came on connection 2 of a server, an earlier one on connection 1"},
-		{"sessions on two shared connections", func(b *book) { onConns(b, proxy.ModeShared, false) }, ""},
-		{"sessions on the next pinned connection", func(b *book) { onConns(b, proxy.ModePinned, false) }, ""},
-		{"sent on who knows which connection", func(b *book) { onConns(b, proxy.ModeAuto, true) }, ""},
+		{"sessions on two connections", func(b *book) { onConns(b, settings.ModeSessions, false) }, "came on connection 2 of a server, an earlier one on connection 1"},
+		{"sessions on two shared connections", func(b *book) { onConns(b, settings.ModeShared, false) }, ""},
+		{"sessions on the next pinned connection", func(b *book) { onConns(b, settings.ModePinned, false) }, ""},
+		{"sent on who knows which connection", func(b *book) { onConns(b, settings.ModeAuto, true) }, ""},
 		{"a client on a lane refused as on a shared connection", func(b *book) {
-			r, j := onConns(b, proxy.ModePinned, false)
+			r, j := onConns(b, settings.ModePinned, false)
 			j.kept = true
 			m := r.draw(certain, &j)
 			r.answered(oncrpc.AppendAccepted(nil, proxytest.XID(m), oncrpc.ProgramUnavailable))
 		}, "is answered with PROG_UNAVAIL"},
 		{"asked to try later", func(b *book) {
-			r, j := onConns(b, proxy.ModePinned, false)
+			r, j := onConns(b, settings.ModePinned, false)
 			m := r.draw(certain, &j)
 			r.answered(reverseLater(proxytest.XID(m)))
 		}, ""},
 		{"answered with the answer of another client", func(b *book) {
-			r, j := onConns(b, proxy.ModePinned, false)
+			r, j := onConns(b, settings.ModePinned, false)
 			m := r.draw(certain, &j)
 			r.answered(reverseReply(newReverse(proxytest.XID(m), j.id+1, j.session, 100)))
 		}, "other octets"},
 		{"answered twice", func(b *book) {
-			r, j := onConns(b, proxy.ModePinned, false)
+			r, j := onConns(b, settings.ModePinned, false)
 			m := reverseReply(r.draw(certain, &j))
 			r.answered(m)
 			r.answered(m)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 )
 
 // Bridges behind one address
@@ -29,15 +30,15 @@ func (p *crowd) sidecars(n int, rdma bool, endpoint string) (end func()) {
 	for i := range n {
 		l := p.newLife(sidecarMemory)
 		addr := freeAddr(p.world)
-		u := proxy.UpstreamOptions{Name: "storage", RDMA: rdma, Endpoints: []string{endpoint}, Connections: 1 + i%2, Credits: 32}
+		u := settings.UpstreamOptions{Name: "storage", RDMA: rdma, Endpoints: []string{endpoint}, Connections: 1 + i%2, Credits: 32}
 		if rdma {
 			u.Provider = l.iwarp
 		}
 		var err error
 		if l.proxy, err = proxy.New(proxy.Options{
 			Log: l.h.Log, Metrics: l.h.Metrics, Engine: l.h.Engine, Arena: l.h.Arena, Registry: l.h.Registry, Identity: fmt.Sprintf("sidecar %d", i),
-			Listeners: proxytest.Listeners(proxy.ListenerOptions{Name: "in", Address: addr, Upstream: "storage", StallTimeout: stallTimeout}),
-			Upstreams: proxytest.Upstreams(p.timed([]proxy.UpstreamOptions{u})...),
+			Listeners: proxytest.Listeners(settings.ListenerOptions{Name: "in", Address: addr, Upstream: "storage", StallTimeout: stallTimeout}),
+			Upstreams: proxytest.Upstreams(p.timed([]settings.UpstreamOptions{u})...),
 		}); err != nil {
 			p.t.Fatal(err)
 		}

@@ -16,13 +16,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rdmabridge/rdmabridge/internal/status"
-	"github.com/rdmabridge/rdmabridge/internal/testkit"
-
 	"github.com/rs/zerolog"
 
+	"github.com/rdmabridge/rdmabridge/internal/status"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/iwarptest"
@@ -214,7 +214,7 @@ func (w *world) inMemory(name string, s *server, async bool) *inMemory {
 }
 
 // start starts the bridge.
-func (w *world) start(ls []proxy.ListenerOptions, us []proxy.UpstreamOptions) {
+func (w *world) start(ls []settings.ListenerOptions, us []settings.UpstreamOptions) {
 	for i := range ls {
 		ls[i].StallTimeout = cmp.Or(ls[i].StallTimeout, stallTimeout)
 	}
@@ -222,7 +222,7 @@ func (w *world) start(ls []proxy.ListenerOptions, us []proxy.UpstreamOptions) {
 }
 
 // timed gives upstreams the times of the world.
-func (w *world) timed(us []proxy.UpstreamOptions) []proxy.UpstreamOptions {
+func (w *world) timed(us []settings.UpstreamOptions) []settings.UpstreamOptions {
 	for i := range us {
 		us[i].CallTimeout, us[i].UnavailableAfter = cmp.Or(us[i].CallTimeout, w.callTimeout), cmp.Or(us[i].UnavailableAfter, w.unavailable)
 		us[i].ConnectTimeout = time.Second

@@ -2,7 +2,9 @@ package demo
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"time"
 
@@ -33,4 +35,25 @@ func Serve(l net.Listener, o Options) error {
 		binary.BigEndian.PutUint64(s.ID[:], o.Seed)
 	}
 	return s.Serve(&closingListener{Listener: l})
+}
+
+// Start starts the server on a free port of 127.0.0.1. It returns the
+// server's address and a function that stops the server.
+func Start(errOut io.Writer) (addr string, stop func() error, err error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", nil, fmt.Errorf("demo: %w", err)
+	}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		if err := Serve(l, Options{}); !errors.Is(err, net.ErrClosed) {
+			fmt.Fprintf(errOut, "demo: the NFS server failed: %v\n", err)
+		}
+	}()
+	return l.Addr().String(), func() error {
+		err := l.Close()
+		<-served
+		return err
+	}, nil
 }

@@ -1,4 +1,4 @@
-// Package faults is the server of `rdmabridge bench server --faults`, for people who test their own
+// Package faults is the server of `rdmabridge-bench server --faults`, for people who test their own
 // clients of NFS, or of another RPC program, over RDMA and TCP. It stands in front of a real server
 // and passes Calls and Replies through, but breaks some of them, as rules in a file say.
 //

@@ -13,9 +13,9 @@ import (
 	"time"
 )
 
-// TestLabFaults: the Linux client goes through the faults of bench server --faults.
+// TestLabFaults: the Linux client goes through the faults of rdmabridge-bench server --faults.
 //
-//	the guest's NFS client -- iWARP --> bench server --faults -- TCP --> the guest's knfsd
+//	the guest's NFS client -- iWARP --> rdmabridge-bench server -- TCP --> the guest's knfsd
 //
 // RDMABRIDGE_LAB_FULL=1 injects each fault alone, and logs what the client does; the table in
 // docs/fault-server.md has the results.
@@ -71,7 +71,7 @@ func (l *faultLab) run(t *testing.T, vers, rules, env string) (out, counts strin
 	if err := os.WriteFile(file, []byte("seed: 15\nrules:\n"+rules+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p := start(t, bridgeBinary(t), "bench", "server", "--faults", file, "--transport", "rdma", "--listen", fmt.Sprintf("127.0.0.1:%d", l.port),
+	p := start(t, benchBinary(t), "server", "--faults", file, "--transport", "rdma", "--listen", fmt.Sprintf("127.0.0.1:%d", l.port),
 		"--to", fmt.Sprintf("tcp://127.0.0.1:%d", l.g.nfs))
 	waitFor(t, 10*time.Second, "the server with faults", func() bool { return bytes.Contains(p.output(), []byte("seed ")) })
 	far := farEnd{nfs: l.port, mount: l.g.mount, env: "PROTO=rdma " + env}

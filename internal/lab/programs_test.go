@@ -18,6 +18,9 @@ var (
 	buildBridge = sync.OnceValues(func() (string, error) {
 		return build("rdmabridge", "CGO_ENABLED=0", "../../cmd/rdmabridge", "build")
 	})
+	buildBench = sync.OnceValues(func() (string, error) {
+		return build("rdmabridge-bench", "CGO_ENABLED=0", "../../cmd/rdmabridge-bench", "build")
+	})
 	buildVerbsBridge = sync.OnceValues(func() (string, error) {
 		return build("rdmabridge-ibverbs", "CGO_ENABLED=1", "../../cmd/rdmabridge", "build", "-tags", "ibverbs")
 	})
@@ -45,6 +48,16 @@ func bridgeBinary(t *testing.T) string {
 		return file
 	}
 	return built(t, buildBridge)
+}
+
+// benchBinary returns the path of the program of bench. RDMABRIDGE_BENCH is the absolute path of one that is there
+// already.
+func benchBinary(t *testing.T) string {
+	t.Helper()
+	if file := os.Getenv("RDMABRIDGE_BENCH"); file != "" {
+		return file
+	}
+	return built(t, buildBench)
 }
 
 // built returns the program that build has built, or builds now.

@@ -3,10 +3,15 @@ package loglimit
 import (
 	"sync"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/ratelimit"
 )
 
 // FlapBurst is how many changes of a Flap are logged at once.
 const FlapBurst = 3
+
+// flapSaved is how long silence is saved up for.
+const flapSaved = int64(FlapBurst * Again)
 
 // A Flap bounds the lines about a thing that changes its state again and again. It logs the first
 // FlapBurst changes at once and then one in each Again. A change that had to wait is logged at the end
@@ -14,8 +19,7 @@ const FlapBurst = 3
 // is in. Its zero value is ready to use. It is safe for concurrent use.
 type Flap struct {
 	mu         sync.Mutex // guards the fields below
-	tokens     float64
-	last       time.Time
+	meter      ratelimit.Meter
 	say        func(suppressed uint64) // the change that waits; nil for none
 	suppressed uint64                  // changes that were left out
 	timer      *time.Timer             // logs say
@@ -32,20 +36,14 @@ func (f *Flap) Change(say func(suppressed uint64)) {
 		f.say = say
 		return
 	}
-	now := time.Now()
-	if f.last.IsZero() {
-		f.tokens = FlapBurst
-	} else {
-		f.tokens = min(FlapBurst, f.tokens+float64(now.Sub(f.last))/float64(Again))
-	}
-	f.last = now
-	switch {
-	case f.tokens >= 1:
-		f.tokens--
+	now := ratelimit.At(time.Now())
+	switch wait := f.meter.Wait(now, int64(Again), flapSaved); {
+	case wait <= 0:
+		f.meter.Charge(now, int64(Again), flapSaved)
 		say(0)
 	case !f.stopped:
 		f.say = say
-		f.timer = time.AfterFunc(time.Duration((1-f.tokens)*float64(Again)), f.late)
+		f.timer = time.AfterFunc(time.Duration(wait), f.late)
 	}
 }
 
@@ -57,7 +55,8 @@ func (f *Flap) late() {
 		return
 	}
 	say, n := f.say, f.suppressed
-	f.say, f.suppressed, f.tokens, f.last = nil, 0, 0, time.Now()
+	f.say, f.suppressed = nil, 0
+	f.meter.Charge(ratelimit.At(time.Now()), int64(Again), flapSaved)
 	say(n)
 }
 

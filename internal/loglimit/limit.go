@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/ratelimit"
 	"github.com/rs/zerolog"
 )
 
@@ -24,8 +25,7 @@ const (
 // many lines of one kind must not suppress those of another.
 type Limit struct {
 	mu         sync.Mutex // guards the fields below; a leaf: call nothing while holding it
-	tokens     float64
-	last       time.Time // with a monotonic reading, so that no change of the wall clock counts
+	meter      ratelimit.Meter
 	suppressed uint64
 }
 
@@ -34,17 +34,10 @@ type Limit struct {
 func (l *Limit) Allow(now time.Time) (ok bool, suppressed uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.last.IsZero() {
-		l.tokens = Burst
-	} else if passed := now.Sub(l.last); passed > 0 {
-		l.tokens = min(Burst, l.tokens+float64(passed)/float64(Every))
-	}
-	l.last = now
-	if l.tokens < 1 {
+	if !l.meter.Take(ratelimit.At(now), int64(Every), int64(Burst*Every)) {
 		l.suppressed++
 		return false, 0
 	}
-	l.tokens--
 	suppressed, l.suppressed = l.suppressed, 0
 	return true, suppressed
 }

@@ -27,6 +27,9 @@ type TaskFunc func()
 // Run calls f.
 func (f TaskFunc) Run() { f() }
 
+// Elsewhere is the number of a goroutine that is no loop, where the number of the calling loop is asked for.
+const Elsewhere = -1
+
 // A Loop is a goroutine that owns connections.
 type Loop interface {
 	// Post queues t to run on the loop's goroutine. It is safe for concurrent

@@ -20,28 +20,27 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 )
 
-// buildBridge compiles the program, and returns its file.
-func buildBridge(t testing.TB) string {
+// build compiles one of the programs, rdmabridge or rdmabridge-bench, and returns its file.
+func build(t testing.TB, name string) string {
 	t.Helper()
-	bin := filepath.Join(t.TempDir(), "rdmabridge")
-	if out, err := exec.Command("go", "build", "-o", bin, "../../cmd/rdmabridge").CombinedOutput(); err != nil {
+	bin := filepath.Join(t.TempDir(), name)
+	if out, err := exec.Command("go", "build", "-o", bin, "../../cmd/"+name).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	return bin
 }
 
-// A neighbourhood is a server, the bridge in front of it, and loads of bench. Each is a
-// process.
+// A neighbourhood is a server, the bridge in front of it, and loads. Each is a process.
 type neighbourhood struct {
 	t      *testing.T
-	bin    string
+	bench  string // the program of servers and loads
 	bridge string // where clients connect
 	other  string // a server that only shares the machine
 }
 
-func (n *neighbourhood) start(args ...string) *exec.Cmd {
+func (n *neighbourhood) start(bin string, args ...string) *exec.Cmd {
 	n.t.Helper()
-	cmd := exec.Command(n.bin, args...)
+	cmd := exec.Command(bin, args...)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		n.t.Fatal(err)
@@ -50,7 +49,7 @@ func (n *neighbourhood) start(args ...string) *exec.Cmd {
 		n.t.Fatal(err)
 	}
 	n.t.Cleanup(func() { kill(cmd) })
-	if args[1] == "server" {
+	if args[0] == "server" {
 		if !bufio.NewScanner(out).Scan() {
 			n.t.Fatal("the server says nothing")
 		}
@@ -67,7 +66,7 @@ func kill(cmd *exec.Cmd) {
 // Reply.
 func (n *neighbourhood) small() float64 {
 	n.t.Helper()
-	cmd := exec.Command(n.bin, "bench", "load", "--target", n.bridge, "--conns", "31", "--loops", "1", "--duration", "1s", "--json")
+	cmd := exec.Command(n.bench, "load", "--target", n.bridge, "--conns", "31", "--loops", "1", "--duration", "1s", "--json")
 	cmd.Stderr = os.Stderr
 	b, err := cmd.Output()
 	if err != nil {
@@ -86,7 +85,7 @@ func (n *neighbourhood) small() float64 {
 
 // hog writes 64 times 1 MiB at once to target, until it is stopped.
 func (n *neighbourhood) hog(target string) (stop func()) {
-	cmd := n.start("bench", "load", "--target", target, "--depth", "64", "--mix", "nfs3:write=1", "--size", "1MiB", "--loops", "1", "--duration", "1h")
+	cmd := n.start(n.bench, "load", "--target", target, "--depth", "64", "--mix", "nfs3:write=1", "--size", "1MiB", "--loops", "1", "--duration", "1h")
 	return func() { kill(cmd) }
 }
 
@@ -167,13 +166,13 @@ func TestNeighbours(t *testing.T) {
 	if rounds <= 0 {
 		t.Skip("RDMABRIDGE_NEIGHBOURS=9 measures")
 	}
-	bin := buildBridge(t)
+	bridge, bench := build(t, "rdmabridge"), build(t, "rdmabridge-bench")
 	for _, upstream := range []string{"rdma", "tcp"} {
 		t.Run(upstream, func(t *testing.T) {
 			server := testkit.FreeAddr(t)
-			n := &neighbourhood{t: t, bin: bin, bridge: testkit.FreeAddr(t), other: testkit.FreeAddr(t)}
-			n.start("bench", "server", "--listen", server, "--transport", upstream)
-			n.start("bench", "server", "--listen", n.other, "--transport", "tcp")
+			n := &neighbourhood{t: t, bench: bench, bridge: testkit.FreeAddr(t), other: testkit.FreeAddr(t)}
+			n.start(n.bench, "server", "--listen", server, "--transport", upstream)
+			n.start(n.bench, "server", "--listen", n.other, "--transport", "tcp")
 			file := filepath.Join(t.TempDir(), "bridge.yaml")
 			config := fmt.Sprintf("listeners: [{name: nfs, address: %q, upstream: s}]\n"+
 				"upstreams: [{name: s, transport: %s, endpoints: [%q]}]\n"+
@@ -181,7 +180,7 @@ func TestNeighbours(t *testing.T) {
 			if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			n.start("serve", "-c", file)
+			n.start(bridge, "serve", "-c", file)
 			n.await()
 			for _, bad := range []struct {
 				name  string

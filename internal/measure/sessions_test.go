@@ -47,7 +47,7 @@ func newCity(t *testing.T, o nfs4test.ServerOptions) (*city, int) {
 		x.mode = m
 	}
 	if x.bin == "" {
-		x.bin = buildBridge(t)
+		x.bin = build(t, "rdmabridge")
 	}
 	engine, err := tcpframe.Start(tcpframe.EngineOptions{Loops: 2, Log: zerolog.Nop()})
 	if err != nil {

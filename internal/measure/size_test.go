@@ -25,7 +25,7 @@ func TestSizeModel(t *testing.T) {
 	if os.Getenv("RDMABRIDGE_SIZE_CHECK") == "" {
 		t.Skip("measures for half a minute: make size-check")
 	}
-	binary := buildBridge(t)
+	bridge, bench := build(t, "rdmabridge"), build(t, "rdmabridge-bench")
 	run := func(args ...string) []byte {
 		t.Helper()
 		var out, errs bytes.Buffer
@@ -36,7 +36,7 @@ func TestSizeModel(t *testing.T) {
 		}
 		return out.Bytes()
 	}
-	background := func(args ...string) int {
+	background := func(binary string, args ...string) int {
 		ctx, cancel := context.WithCancel(context.Background())
 		cmd := exec.CommandContext(ctx, binary, args...)
 		if err := cmd.Start(); err != nil {
@@ -59,8 +59,8 @@ control: {path: none}
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	background("bench", "server", "--listen", back, "--transport", "rdma", "--credits", "32")
-	pid := background("serve", "-c", config)
+	background(bench, "server", "--listen", back, "--transport", "rdma", "--credits", "32")
+	pid := background(bridge, "serve", "-c", config)
 	testkit.Eventually(t, "the bridge is ready", func() bool {
 		res, err := http.Get("http://" + admin + "/readyz")
 		if err != nil {
@@ -71,7 +71,7 @@ control: {path: none}
 	})
 	load := func(args ...string) (rate, cpu, octets float64) {
 		t.Helper()
-		out := run(append([]string{binary, "bench", "load", "--target", front, "--pid", strconv.Itoa(pid), "--json", "--timeout", "60s", "--warmup", "2s", "--duration", "4s"}, args...)...)
+		out := run(append([]string{bench, "load", "--target", front, "--pid", strconv.Itoa(pid), "--json", "--timeout", "60s", "--warmup", "2s", "--duration", "4s"}, args...)...)
 		var r struct {
 			Rate float64 `json:"calls_per_second"`
 			CPU  struct {
@@ -105,7 +105,7 @@ control: {path: none}
 	before := resident(t, pid)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	idle := exec.CommandContext(ctx, binary, "bench", "load", "--target", front, "--conns", "1", "--idle", "4000", "--timeout", "60s", "--duration", "20s")
+	idle := exec.CommandContext(ctx, bench, "load", "--target", front, "--conns", "1", "--idle", "4000", "--timeout", "60s", "--duration", "20s")
 	if err := idle.Start(); err != nil {
 		t.Fatal(err)
 	}

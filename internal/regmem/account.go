@@ -105,12 +105,12 @@ func (acct *ledger) stats() AccountStats {
 // Lease lends n octets, whose contents are undefined. It fails with ErrBudget, or with
 // another error if no release could ever make room.
 func (acct *Account) Lease(n int) (*Lease, error) {
+	if l := acct.Stocked(n); l != nil {
+		return l, nil
+	}
 	i := classOf(n)
-	if s := acct.stock; s != nil && uint(i) < stockClasses {
-		if l := s.take(i); l != nil {
-			l.stock = s
-			return acct.begin(l, n), nil
-		}
+	if s := acct.stock; s != nil && uint(i) < stockClasses && s.fill(i) {
+		return acct.Stocked(n), nil
 	}
 	return acct.lease(i, n)
 }

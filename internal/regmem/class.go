@@ -66,10 +66,10 @@ type class struct {
 	pages       int    // of one slab
 	all         uint64 // value of slab.free when no block is leased
 
-	mu      sync.Mutex
-	partial list  // slabs with free and leased blocks
-	idle    list  // slabs with free blocks only, the one used last first
-	spare   *slab // linked list of slabs without pages, for reuse
+	mu      sync.Mutex // guards the rest; a leaf
+	partial list       // slabs with free and leased blocks
+	idle    list       // slabs with free blocks only, the one used last first
+	spare   *slab      // linked list of slabs without pages, for reuse
 }
 
 func (c *class) init(i int) {

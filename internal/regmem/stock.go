@@ -42,7 +42,7 @@ type stock struct {
 	heldThen, lentThen atomic.Int64
 	waits              atomic.Bool // the loop has been asked to empty the stock, and has not done so
 
-	mu       sync.Mutex // guards the rest; taken before a class's mu and a pool's
+	mu       sync.Mutex // guards the rest; a leaf
 	returned []*Lease   // blocks that other goroutines have released
 	octets   int        // their length in all
 	back     int        // leases that other goroutines have ever released
@@ -71,17 +71,51 @@ func (acct *Account) Local(arrange func(), run func(func())) *Account {
 	return &Account{ledger: acct.ledger, stock: s}
 }
 
+// Stocked lends n octets in a block that is on a shelf of the loop's stock. If there is none, it returns nil, and
+// counts nothing.
+func (acct *Account) Stocked(n int) *Lease {
+	s, i := acct.stock, classOf(n)
+	if s == nil || uint(i) >= stockClasses {
+		return nil
+	}
+	shelf := &s.shelves[i]
+	last := len(*shelf) - 1
+	if last < 0 {
+		return nil
+	}
+	l := (*shelf)[last]
+	*shelf = (*shelf)[:last]
+	s.lent++
+	s.change()
+	if l.out || s.ledger.arena.poison {
+		return acct.begin(l, n)
+	}
+	l.length, l.out = int32(n), true
+	return l
+}
+
 // Release does what Lease.Release does, for less if l comes from this loop's stock. It is called on
 // the loop for which Local has made the account.
 func (acct *Account) Release(l *Lease) {
 	s := acct.stock
-	if s == nil || l.stock != s {
+	switch {
+	case s == nil || l.stock != s:
 		l.Release()
 		return
+	case !l.out || l.posted != 0 || s.ledger.arena.poison || s.ledger.short():
+		if l, _ = l.end(); !s.put(l) {
+			s.ledger.putBack(l)
+		}
+		return
 	}
-	if l, _ = l.end(); !s.put(l) {
-		s.ledger.putBack(l)
+	s.lent--
+	s.change()
+	l.out, l.clean = false, false
+	if shelf := &s.shelves[l.class]; len(*shelf) < cap(*shelf) {
+		*shelf = append(*shelf, l)
+		return
 	}
+	s.ledger.putBack(l)
 }
 
 // Publish shows other goroutines how many leases of this loop there are. It is called on the loop for
@@ -118,35 +152,20 @@ func (s *stock) change() {
 	}
 }
 
-// take returns a free block of class i. If it returns nil, the caller asks the pool.
-func (s *stock) take(i int) *Lease {
-	shelf := s.shelves[i]
-	if len(shelf) == 0 {
-		if shelf = s.fill(i); len(shelf) == 0 {
-			return nil
-		}
-	}
-	l := shelf[len(shelf)-1]
-	s.shelves[i] = shelf[:len(shelf)-1]
-	s.lent++
-	s.change()
-	return l
-}
-
 // fill puts blocks of class i on their empty shelf, unless memory is short: those that others have
-// returned, or else some from the pool.
-func (s *stock) fill(i int) []*Lease {
+// returned, or else some from the pool. It reports whether the shelf has blocks now.
+func (s *stock) fill(i int) bool {
 	l := s.ledger
 	if l.short() {
-		return nil
+		return false
 	}
 	s.fetch()
 	if len(s.shelves[i]) > 0 {
-		return s.shelves[i]
+		return true
 	}
 	size := classSizes[i]
 	if !l.add(int64(size*stockRefill), l.limit) {
-		return nil
+		return false
 	}
 	for n := range stockRefill {
 		b := l.pool.take(i)
@@ -156,7 +175,7 @@ func (s *stock) fill(i int) []*Lease {
 		}
 		s.shelve(b)
 	}
-	return s.shelves[i]
+	return len(s.shelves[i]) > 0
 }
 
 // fetch puts the blocks that others have returned on the shelves.
@@ -175,13 +194,14 @@ func (s *stock) fetch() {
 	s.spare = all[:0]
 }
 
-// shelve puts l on its shelf, if there is room.
+// shelve puts l on its shelf, if there is room. What is there is ready to be lent by this stock.
 func (s *stock) shelve(l *Lease) bool {
-	shelf := s.shelves[l.class]
-	if len(shelf) == cap(shelf) {
+	shelf := &s.shelves[l.class]
+	if len(*shelf) == cap(*shelf) {
 		return false
 	}
-	s.shelves[l.class] = append(shelf, l)
+	l.acct, l.stock, l.posted = s.ledger, s, 0
+	*shelf = append(*shelf, l)
 	s.change()
 	return true
 }

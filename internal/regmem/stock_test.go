@@ -265,3 +265,40 @@ func TestEmptyStocks(t *testing.T) {
 		t.Errorf("%d octets are kept", n)
 	}
 }
+
+// TestStocked: Stocked lends what is on a shelf, and otherwise asks nobody.
+func TestStocked(t *testing.T) {
+	root := newArena(t, Options{Budget: 128 << 20}).Account("calls", 64<<20)
+	if root.Stocked(100) != nil {
+		t.Error("an account without a stock has lent from it")
+	}
+	acct := newStockLoop(root)
+	if acct.Stocked(100) != nil || root.used.Load() != 0 {
+		t.Error("an empty stock has lent a block")
+	}
+	acct.Release(lease(t, acct.Account, 100))
+	l := acct.Stocked(200)
+	switch {
+	case l == nil:
+		t.Fatal("a block is on the shelf, and Stocked lends none")
+	case len(l.Bytes()) != 200 || l.Cap() != 512:
+		t.Errorf("lent %d octets in a block of %d, want 200 in 512", len(l.Bytes()), l.Cap())
+	case acct.Stocked(3000) != nil:
+		t.Error("lent a block of a class that no stock has")
+	}
+	acct.pass()
+	if n := root.Outstanding(); n != 1 {
+		t.Errorf("%d leases are outstanding, want 1", n)
+	}
+	acct.Release(l)
+	acct.pass()
+	if n := root.Outstanding(); n != 0 {
+		t.Errorf("%d leases are outstanding, want none", n)
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("a lease was released twice")
+		}
+	}()
+	acct.Release(l)
+}

@@ -23,8 +23,11 @@ func TestImages(t *testing.T) {
 		if !strings.Contains(build, "\nARG GO_IMAGE=") {
 			t.Errorf("%s: the image to build with has no argument", file)
 		}
-		if !strings.Contains(image, "go run ./internal/release documents -version \"${VERSION}\" /rdmabridge && mv /rdmabridge.* LICENSE /doc/") {
+		if !strings.Contains(image, "go run ./internal/release documents -version \"${VERSION}\" \"$program\"") {
 			t.Errorf("%s makes no documents", file)
+		}
+		if !strings.Contains(image, "./cmd/rdmabridge ./cmd/rdmabridge-bench\n") || !strings.Contains(image, "COPY --from=build /programs/ /\n") {
+			t.Errorf("%s: the image does not have both programs", file)
 		}
 		_, image, _ = strings.Cut(image, "\nFROM ")
 		if base, rest, _ := strings.Cut(image, "\n"); base != "scratch" && base != "${BASE_IMAGE}" || !strings.Contains(rest, "COPY --from=build /doc/ ") {

@@ -8,11 +8,11 @@ import (
 	"testing"
 )
 
-// TestLicences checks every module that is linked into the bridge, whatever the build tags.
+// TestLicences checks every module that is linked into the programs, whatever the build tags.
 func TestLicences(t *testing.T) {
 	seen := map[string]bool{}
 	for _, tags := range []string{"", "nodemo", "otel", "ibverbs", "ibverbs,otel"} {
-		modules, err := target{dir: "../..", pkg: "./cmd/rdmabridge", tags: tags, env: []string{"CGO_ENABLED=1"}}.linked()
+		modules, err := target{dir: "../..", pkg: "./cmd/...", tags: tags, env: []string{"CGO_ENABLED=1"}}.linked()
 		if err != nil {
 			t.Fatal(err)
 		}

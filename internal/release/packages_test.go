@@ -39,9 +39,10 @@ func TestPackageContents(t *testing.T) {
 		}
 	}
 	for _, dst := range []string{
-		"/usr/bin/rdmabridge", "/usr/lib/systemd/system/rdmabridge.service", "/usr/lib/systemd/system/rdmabridge@.service",
+		"/usr/bin/rdmabridge", "/usr/bin/rdmabridge-bench", "/usr/lib/systemd/system/rdmabridge.service", "/usr/lib/systemd/system/rdmabridge@.service",
 		"/usr/lib/sysusers.d/rdmabridge.conf", "/usr/lib/tmpfiles.d/rdmabridge.conf", "/usr/share/man/man1",
 		"/usr/share/doc/rdmabridge/copyright", "/usr/share/doc/rdmabridge/NOTICES.txt", "/usr/share/doc/rdmabridge/rdmabridge.cdx.json",
+		"/usr/share/doc/rdmabridge/rdmabridge-bench.NOTICES.txt", "/usr/share/doc/rdmabridge/rdmabridge-bench.cdx.json",
 	} {
 		if _, ok := put[dst]; !ok {
 			t.Errorf("no %s in the packages", dst)

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rdmabridge/rdmabridge/internal/loglimit"
+	"github.com/rdmabridge/rdmabridge/internal/ratelimit"
 )
 
 // Limits of the Replies on UDP. Every Reply counts against replyRate. A Reply that is more
@@ -39,7 +40,7 @@ type datagrams struct {
 	done chan struct{} // closed when the goroutine has ended; nil before start
 
 	// Owned by the goroutine.
-	replies, excess bucket
+	replies, excess ratelimit.Meter
 }
 
 // sameHost returns address with another port. free reports whether the port of address is
@@ -63,11 +64,13 @@ func listenDatagrams(s *Server, address string) (*datagrams, error) {
 }
 
 func newDatagrams(s *Server, c *net.UDPConn) *datagrams {
-	return &datagrams{
-		s: s, conn: c,
-		replies: bucket{rate: replyRate, burst: replyBurst},
-		excess:  bucket{rate: excessRate, burst: excessBurst},
-	}
+	return &datagrams{s: s, conn: c}
+}
+
+// take reports whether n more may go now, if most go in a second and at most burst at once.
+func take(m *ratelimit.Meter, n, most, burst int, now time.Time) bool {
+	cost := func(n int) int64 { return int64(n) * int64(time.Second) / int64(most) }
+	return m.Take(ratelimit.At(now), cost(n), cost(burst))
 }
 
 // wantArrival asks the kernel for the destination address of each datagram: ip(7), ipv6(7).
@@ -155,10 +158,10 @@ func (d *datagrams) question(m []byte, flags int, a arrival, from netip.AddrPort
 	if reply == nil {
 		return nil, refusedNot
 	}
-	if excess := len(reply) - len(m) - slack; excess > 0 && !d.excess.take(excess, now) {
+	if excess := len(reply) - len(m) - slack; excess > 0 && !take(&d.excess, excess, excessRate, excessBurst, now) {
 		return nil, refusedRate
 	}
-	if !d.replies.take(1, now) {
+	if !take(&d.replies, 1, replyRate, replyBurst, now) {
 		return nil, refusedRate
 	}
 	return reply, refusedNot

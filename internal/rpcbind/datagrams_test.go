@@ -10,43 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestBucket(t *testing.T) {
-	now := time.Unix(1e9, 0)
-	b := bucket{rate: 10, burst: 20}
-	count := func() (n int) {
-		for b.take(1, now) {
-			n++
-		}
-		return n
-	}
-	if n := count(); n != 20 {
-		t.Errorf("at first %d pass, want 20", n)
-	}
-	now = now.Add(500 * time.Millisecond)
-	if n := count(); n != 5 {
-		t.Errorf("after half a second %d pass, want 5", n)
-	}
-	now = now.Add(time.Hour)
-	if n := count(); n != 20 {
-		t.Errorf("after an hour %d pass, want 20", n)
-	}
-	now = now.Add(-time.Hour) // as clocks may
-	if n := count(); n != 0 {
-		t.Errorf("in the past %d pass, want 0", n)
-	}
-	now = now.Add(time.Second)
-	if b.take(21, now) {
-		t.Error("more than the burst passes")
-	}
-}
-
 // newTestDatagrams returns datagrams without a socket.
 func newTestDatagrams(s *Server) *datagrams {
-	return &datagrams{
-		s:       s,
-		replies: bucket{rate: replyRate, burst: replyBurst},
-		excess:  bucket{rate: excessRate, burst: excessBurst},
-	}
+	return &datagrams{s: s}
 }
 
 // Any question, forged twenty thousand times in a second, sends the victim at most the

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// What a bridge costs, measured with `rdmabridge bench` and an RDMA upstream; docs/performance.md and docs/scaling.md.
+// What a bridge costs, measured with `rdmabridge-bench` and an RDMA upstream; docs/performance.md and docs/scaling.md.
 const (
 	// Seconds of a processor for a Call and its Reply, and for each octet of data. Clients that always have many Calls
 	// under way cost 3 us for each, because the bridge handles many at a time, and those with one cost 20 us.

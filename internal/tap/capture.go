@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/observe"
 )
 
 const (
@@ -73,7 +73,7 @@ func names(operation string) bool {
 }
 
 // message takes what the capture wants of m. It runs on m's loop.
-func (c *capture) message(m *proxy.TapMessage) {
+func (c *capture) message(m *observe.TapMessage) {
 	e := event{
 		kind: eventMessage, call: m.Call, conn: m.Conn, at: m.At, out: m.Out, reply: m.Reply, reverse: m.Call == 0,
 		data: m.DataLength, rdma: m.RDMA, granted: m.Granted, outstanding: m.Outstanding,

@@ -20,15 +20,15 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/observe"
 )
 
 // A fakeProxy carries made-up Calls on one loop.
 type fakeProxy struct {
-	tap       atomic.Pointer[proxy.Tap]
+	tap       atomic.Pointer[observe.Tap]
 	calls     uint64
 	conns     uint64
-	here, far *proxy.TapConn
+	here, far *observe.TapConn
 }
 
 func newFakeProxy() *fakeProxy {
@@ -41,11 +41,11 @@ func newFakeProxy() *fakeProxy {
 func (p *fakeProxy) connect() {
 	ap := netip.MustParseAddrPort
 	p.conns += 2
-	p.here = &proxy.TapConn{ID: p.conns, Leg: proxy.TapClients, Name: "nfs", Local: ap("[2001:db8::1]:2049"), Peer: netip.AddrPortFrom(netip.MustParseAddr("2001:db8::7"), uint16(700+p.conns%200))}
-	p.far = &proxy.TapConn{ID: p.conns + 1, Leg: proxy.TapUpstreams, RDMA: true, Name: "storage", Local: ap("192.0.2.1:40000"), Peer: ap("192.0.2.9:20049")}
+	p.here = &observe.TapConn{ID: p.conns, Leg: observe.TapClients, Name: "nfs", Local: ap("[2001:db8::1]:2049"), Peer: netip.AddrPortFrom(netip.MustParseAddr("2001:db8::7"), uint16(700+p.conns%200))}
+	p.far = &observe.TapConn{ID: p.conns + 1, Leg: observe.TapUpstreams, RDMA: true, Name: "storage", Local: ap("192.0.2.1:40000"), Peer: ap("192.0.2.9:20049")}
 }
 
-func (p *fakeProxy) SetTap(t proxy.Tap) {
+func (p *fakeProxy) SetTap(t observe.Tap) {
 	if t == nil {
 		p.tap.Store(nil)
 		return
@@ -81,7 +81,7 @@ func (p *fakeProxy) carry(f *fakeCall) {
 	if t == nil {
 		return
 	}
-	q := proxy.TapCall{Client: p.here.Peer, Listener: "nfs", Upstream: "storage", Program: oncrpc.ProgramNFS, Version: 3, Procedure: f.procedure, Operation: f.operation}
+	q := observe.TapCall{Client: p.here.Peer, Listener: "nfs", Upstream: "storage", Program: oncrpc.ProgramNFS, Version: 3, Procedure: f.procedure, Operation: f.operation}
 	w := (*t).Wants(&q)
 	if w == 0 {
 		return
@@ -90,7 +90,7 @@ func (p *fakeProxy) carry(f *fakeCall) {
 	head := testkit.Words(uint32(p.calls), 0, 2, oncrpc.ProgramNFS, 3, f.procedure, 0, 0, 0, 0)
 	reply := testkit.Words(uint32(p.calls), 1, 0, 0, 0, 0, f.status)
 	now := time.Now()
-	for i, m := range []proxy.TapMessage{
+	for i, m := range []observe.TapMessage{
 		{Conn: p.here}, {Conn: p.far, Out: true}, {Conn: p.far, Reply: true}, {Conn: p.here, Out: true, Reply: true},
 	} {
 		if m.Reply && f.lost {
@@ -111,7 +111,7 @@ func (p *fakeProxy) carry(f *fakeCall) {
 	if f.lost {
 		result = "abandoned"
 	}
-	o := proxy.TapOver{Wanted: w, Call: p.calls, At: now.Add(f.took), Result: result}
+	o := observe.TapOver{Wanted: w, Call: p.calls, At: now.Add(f.took), Result: result}
 	if !f.lost {
 		o.Status = map[uint32]string{0: status.ClassOK, 2: status.ClassNoEnt, 28: status.ClassNoSpace, 70: status.ClassStale}[f.status]
 		o.Failed = status.Failure(o.Status)
@@ -432,9 +432,9 @@ func TestLoopAllocs(t *testing.T) {
 	if _, err := h.add(c); err != nil {
 		t.Fatal(err)
 	}
-	m := proxy.TapMessage{Wanted: 1, Call: 1, Conn: p.here, Parts: [][]byte{make([]byte, 100), make([]byte, 1000)}, At: time.Now(), Operation: "READ"}
-	o := proxy.TapOver{Wanted: 1, Call: 1, At: time.Now()}
-	q := proxy.TapCall{Operation: "READ"}
+	m := observe.TapMessage{Wanted: 1, Call: 1, Conn: p.here, Parts: [][]byte{make([]byte, 100), make([]byte, 1000)}, At: time.Now(), Operation: "READ"}
+	o := observe.TapOver{Wanted: 1, Call: 1, At: time.Now()}
+	q := observe.TapCall{Operation: "READ"}
 	if n := testing.AllocsPerRun(1000, func() {
 		if h.Wants(&q) != 1 {
 			panic("not wanted")

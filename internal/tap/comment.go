@@ -6,14 +6,14 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/observe"
 )
 
 // A comment is a list of words key=value. The first is "rdmabridge". explain reads call, leg, xid,
 // client_xid and result, and the durations; the others are for people.
 
 // transport names the transport of a connection.
-func transport(c *proxy.TapConn) string {
+func transport(c *observe.TapConn) string {
 	if c.RDMA {
 		return "rdma"
 	}
@@ -21,9 +21,9 @@ func transport(c *proxy.TapConn) string {
 }
 
 // connectionComment says which connection this is.
-func connectionComment(c *proxy.TapConn) string {
+func connectionComment(c *observe.TapConn) string {
 	name := "upstream"
-	if c.Leg == proxy.TapClients {
+	if c.Leg == observe.TapClients {
 		name = "listener"
 	}
 	return fmt.Sprintf("rdmabridge connection=%d leg=%s %s=%s transport=%s local=%s peer=%s", c.ID, legName(c.Leg), name, c.Name, transport(c), c.Local, c.Peer)
@@ -34,7 +34,7 @@ func callComment(e *event, f *followed) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "rdmabridge call=%x leg=%s", e.call, legName(e.conn.Leg))
 	name := "upstream"
-	if e.conn.Leg == proxy.TapClients {
+	if e.conn.Leg == observe.TapClients {
 		name = "listener"
 	}
 	fmt.Fprintf(&b, " %s=%s transport=%s", name, e.conn.Name, transport(e.conn))
@@ -70,7 +70,7 @@ func callComment(e *event, f *followed) string {
 }
 
 // shape says how a Call and its Reply travel over RDMA.
-func shape(r *proxy.TapRDMA) string {
+func shape(r *observe.TapRDMA) string {
 	s := " call_by=inline"
 	switch r.Shape.Call {
 	case ulb.CallReadChunk:
@@ -91,7 +91,7 @@ func shape(r *proxy.TapRDMA) string {
 // reverseComment says of a message of the reverse direction what the wire does not show.
 func reverseComment(e *event) string {
 	name := "upstream"
-	if e.conn.Leg == proxy.TapClients {
+	if e.conn.Leg == observe.TapClients {
 		name = "listener"
 	}
 	return fmt.Sprintf("rdmabridge reverse leg=%s %s=%s transport=%s", legName(e.conn.Leg), name, e.conn.Name, transport(e.conn))

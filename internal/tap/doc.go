@@ -3,7 +3,7 @@
 //
 // # Operation
 //
-// A [Hub] is the [proxy.Tap] of a proxy while there are captures. Each capture has a ring for each loop
+// A [Hub] is the [observe.Tap] of a proxy while there are captures. Each capture has a ring for each loop
 // ([ring]). The loop copies the messages that the capture wants into its ring; what does not fit, it
 // counts and forgets. One goroutine for each capture merges the rings by time ([capture.run]), holds
 // messages back until it knows what became of their Calls, if the capture asks for that ([holder]), and

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/observe"
 )
 
 // mostCaptures is how many captures there may be at a time. A bit of the answer of Wants stands for
@@ -20,7 +20,7 @@ var ErrBusy = errors.New("tap: as many captures are running as there may be")
 
 // A Tapped is a proxy.
 type Tapped interface {
-	SetTap(t proxy.Tap)
+	SetTap(t observe.Tap)
 	Loops() int
 }
 
@@ -91,8 +91,8 @@ func (h *Hub) remove(at int) {
 	}
 }
 
-// Wants is part of proxy.Tap.
-func (h *Hub) Wants(q *proxy.TapCall) (wanted uint32) {
+// Wants is part of observe.Tap.
+func (h *Hub) Wants(q *observe.TapCall) (wanted uint32) {
 	for i := range h.captures {
 		if c := h.captures[i].Load(); c != nil && !c.closing.Load() && c.opts.wants(q) {
 			wanted |= 1 << i
@@ -101,8 +101,8 @@ func (h *Hub) Wants(q *proxy.TapCall) (wanted uint32) {
 	return wanted
 }
 
-// Message is part of proxy.Tap.
-func (h *Hub) Message(m *proxy.TapMessage) {
+// Message is part of observe.Tap.
+func (h *Hub) Message(m *observe.TapMessage) {
 	for i := range h.captures {
 		if m.Wanted&(1<<i) == 0 {
 			continue
@@ -113,14 +113,14 @@ func (h *Hub) Message(m *proxy.TapMessage) {
 	}
 }
 
-// Over is part of proxy.Tap.
-func (h *Hub) Over(o *proxy.TapOver) {
+// Over is part of observe.Tap.
+func (h *Hub) Over(o *observe.TapOver) {
 	e := event{kind: eventOver, call: o.Call, at: o.At, text: o.Result, status: o.Status, failed: o.Failed}
 	h.tell(o.Loop, o.Wanted, &e)
 }
 
-// Ended is part of proxy.Tap.
-func (h *Hub) Ended(conn *proxy.TapConn, loop int, wanted uint32, err error) {
+// Ended is part of observe.Tap.
+func (h *Hub) Ended(conn *observe.TapConn, loop int, wanted uint32, err error) {
 	e := event{kind: eventEnded, conn: conn, at: time.Now()}
 	if err != nil && !errors.Is(err, io.EOF) {
 		e.text = err.Error()

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/observe"
 )
 
 // Options say what a capture has. The zero Options ask for all Calls, without the data of READs and
@@ -241,7 +241,7 @@ func (p *parser) flag(name string) bool {
 }
 
 // wants reports whether the capture has c, as far as can be told when the Call is read.
-func (o *Options) wants(c *proxy.TapCall) bool {
+func (o *Options) wants(c *observe.TapCall) bool {
 	if c.Reverse {
 		return o.wantsReverse(c)
 	}
@@ -252,12 +252,12 @@ func (o *Options) wants(c *proxy.TapCall) bool {
 
 // wantsReverse decides about a message of the reverse direction. It is captured on each leg for itself:
 // a filter that needs the other leg, or the Reply, leaves it out.
-func (o *Options) wantsReverse(c *proxy.TapCall) bool {
+func (o *Options) wantsReverse(c *observe.TapCall) bool {
 	if len(o.Operations) > 0 || o.needFate() ||
 		len(o.Programs) > 0 && !slices.Contains(o.Programs, oncrpc.ProgramNFS) && !slices.Contains(o.Programs, oncrpc.ProgramCallbacks) {
 		return false
 	}
-	if c.Leg == proxy.TapClients {
+	if c.Leg == observe.TapClients {
 		return o.hasClient(c.Client.Addr()) && has(o.Listeners, c.Listener) && len(o.Upstreams) == 0
 	}
 	return has(o.Upstreams, c.Upstream) && len(o.Clients) == 0 && len(o.Listeners) == 0
@@ -270,12 +270,12 @@ func (o *Options) hasClient(a netip.Addr) bool {
 }
 
 // leg reports whether the capture has messages of a leg.
-func (o *Options) leg(l proxy.TapLeg) bool {
+func (o *Options) leg(l observe.TapLeg) bool {
 	return len(o.Legs) == 0 || slices.Contains(o.Legs, legName(l))
 }
 
-func legName(l proxy.TapLeg) string {
-	if l == proxy.TapClients {
+func legName(l observe.TapLeg) string {
+	if l == observe.TapClients {
 		return "clients"
 	}
 	return "upstreams"

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/observe"
 )
 
 func parse(t *testing.T, query string) Options {
@@ -77,11 +77,11 @@ func FuzzParseOptions(f *testing.F) {
 }
 
 func TestWants(t *testing.T) {
-	call := proxy.TapCall{
+	call := observe.TapCall{
 		Client: netip.MustParseAddrPort("[::ffff:192.0.2.7]:700"), Listener: "nfs", Upstream: "storage",
 		Program: oncrpc.ProgramNFS, Version: 3, Procedure: 6, Operation: "READ",
 	}
-	back := proxy.TapCall{Reverse: true, Leg: proxy.TapUpstreams, Upstream: "storage", Program: oncrpc.ProgramCallbacks}
+	back := observe.TapCall{Reverse: true, Leg: observe.TapUpstreams, Upstream: "storage", Program: oncrpc.ProgramCallbacks}
 	for _, tc := range []struct {
 		query               string
 		wantCall, wantsBack bool

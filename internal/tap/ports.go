@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/observe"
 )
 
 // Ports
@@ -287,10 +287,10 @@ func isForeign(port uint16) bool {
 type pair struct{ local, peer netip.AddrPort }
 
 // ends returns the ends of c in the capture. No other connection in it has both.
-func (w *writer) ends(c *proxy.TapConn) pair {
+func (w *writer) ends(c *observe.TapConn) pair {
 	p := pair{address(c.Local), address(c.Peer)}
 	server, client := &p.local, &p.peer
-	if c.Leg == proxy.TapUpstreams {
+	if c.Leg == observe.TapUpstreams {
 		server, client = client, server
 	}
 	if n := server.Port(); n == 0 || isForeign(n) {

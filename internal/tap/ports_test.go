@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/observe"
 )
 
 // TestForeign compares the table of ports with what the installed tshark knows.
@@ -42,20 +42,20 @@ func TestEnds(t *testing.T) {
 	w := &writer{used: map[pair]bool{}}
 	ap := netip.MustParseAddrPort
 	for i, tc := range []struct {
-		leg         proxy.TapLeg
+		leg         observe.TapLeg
 		local, peer netip.AddrPort
 		want        string
 	}{
-		{proxy.TapClients, ap("192.0.2.1:2049"), ap("192.0.2.7:777"), "192.0.2.1:2049 192.0.2.7:777"},
-		{proxy.TapClients, ap("192.0.2.1:2049"), ap("192.0.2.7:524"), "192.0.2.1:2049 192.0.2.7:61000"},
-		{proxy.TapClients, ap("192.0.2.1:2049"), ap("192.0.2.7:873"), "192.0.2.1:2049 192.0.2.7:61001"},
-		{proxy.TapClients, ap("192.0.2.1:80"), ap("192.0.2.7:778"), "192.0.2.1:2049 192.0.2.7:778"},
-		{proxy.TapClients, ap("[::ffff:192.0.2.1]:2049"), ap("[::ffff:192.0.2.7]:777"), "192.0.2.1:2049 192.0.2.7:61002"},
-		{proxy.TapUpstreams, ap("192.0.2.1:777"), ap("192.0.2.9:20049"), "192.0.2.1:777 192.0.2.9:20049"},
-		{proxy.TapUpstreams, netip.AddrPort{}, ap("[2001:db8::9%eth0]:20049"), "[::]:61000 [2001:db8::9]:20049"},
-		{proxy.TapUpstreams, netip.AddrPort{}, netip.AddrPort{}, "0.0.0.0:61000 0.0.0.0:2049"},
+		{observe.TapClients, ap("192.0.2.1:2049"), ap("192.0.2.7:777"), "192.0.2.1:2049 192.0.2.7:777"},
+		{observe.TapClients, ap("192.0.2.1:2049"), ap("192.0.2.7:524"), "192.0.2.1:2049 192.0.2.7:61000"},
+		{observe.TapClients, ap("192.0.2.1:2049"), ap("192.0.2.7:873"), "192.0.2.1:2049 192.0.2.7:61001"},
+		{observe.TapClients, ap("192.0.2.1:80"), ap("192.0.2.7:778"), "192.0.2.1:2049 192.0.2.7:778"},
+		{observe.TapClients, ap("[::ffff:192.0.2.1]:2049"), ap("[::ffff:192.0.2.7]:777"), "192.0.2.1:2049 192.0.2.7:61002"},
+		{observe.TapUpstreams, ap("192.0.2.1:777"), ap("192.0.2.9:20049"), "192.0.2.1:777 192.0.2.9:20049"},
+		{observe.TapUpstreams, netip.AddrPort{}, ap("[2001:db8::9%eth0]:20049"), "[::]:61000 [2001:db8::9]:20049"},
+		{observe.TapUpstreams, netip.AddrPort{}, netip.AddrPort{}, "0.0.0.0:61000 0.0.0.0:2049"},
 	} {
-		c := &proxy.TapConn{ID: uint64(i), Leg: tc.leg, Local: tc.local, Peer: tc.peer}
+		c := &observe.TapConn{ID: uint64(i), Leg: tc.leg, Local: tc.local, Peer: tc.peer}
 		p := w.ends(c)
 		if w.used[p] {
 			t.Errorf("%v is used twice", p)

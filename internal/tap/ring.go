@@ -4,14 +4,14 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/observe"
 )
 
 // An event is what a loop tells a capture: a message, the end of a Call, or the end of a connection.
 type event struct {
 	kind eventKind
 	call uint64
-	conn *proxy.TapConn
+	conn *observe.TapConn
 	at   time.Time
 
 	// Of a message.
@@ -20,7 +20,7 @@ type event struct {
 	octets      []byte // what is captured of it, in the memory of the ring
 	length      int    // octets of the whole message
 	data        int    // octets of data in it that direct placement moves, or would move
-	rdma        proxy.TapRDMA
+	rdma        observe.TapRDMA
 	granted     int
 	outstanding int
 	program     uint32

@@ -12,7 +12,7 @@ import (
 	"github.com/gopacket/gopacket/layers"
 	"github.com/gopacket/gopacket/pcapgo"
 
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/observe"
 )
 
 // The capture as TCP
@@ -76,7 +76,7 @@ func newWriter(w io.Writer, application, comment string, snap uint32) (*writer, 
 }
 
 // stream returns the stream of c, with a handshake if it is new.
-func (w *writer) stream(c *proxy.TapConn, at time.Time) (*stream, error) {
+func (w *writer) stream(c *observe.TapConn, at time.Time) (*stream, error) {
 	if s := w.streams[c.ID]; s != nil {
 		return s, nil
 	}
@@ -86,7 +86,7 @@ func (w *writer) stream(c *proxy.TapConn, at time.Time) (*stream, error) {
 	s := &stream{pair: w.ends(c), sent: initial(2 * c.ID), got: initial(2*c.ID + 1)}
 	w.streams[c.ID], w.used[s.pair] = s, true
 	comments := []string{connectionComment(c)}
-	out := c.Leg == proxy.TapUpstreams // the proxy has opened the connection
+	out := c.Leg == observe.TapUpstreams // the proxy has opened the connection
 	for i, flags := range []string{"S", "SA", "A"} {
 		if err := w.packet(c, s, out == (i != 1), at, flags, nil, 0, comments); err != nil {
 			return nil, err
@@ -189,7 +189,7 @@ var synOptions = []layers.TCPOption{
 var serverMAC, clientMAC = net.HardwareAddr{2, 0, 0, 0, 0, 1}, net.HardwareAddr{2, 0, 0, 0, 0, 2}
 
 // packet writes one TCP segment of length octets, of which b is captured.
-func (w *writer) packet(c *proxy.TapConn, s *stream, out bool, at time.Time, flags string, b []byte, length int, comments []string) error {
+func (w *writer) packet(c *observe.TapConn, s *stream, out bool, at time.Time, flags string, b []byte, length int, comments []string) error {
 	from, to, seq, ack := s.peer, s.local, &s.got, &s.sent
 	w.eth = layers.Ethernet{SrcMAC: clientMAC, DstMAC: serverMAC, EthernetType: layers.EthernetTypeIPv4}
 	if out {

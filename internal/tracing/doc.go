@@ -3,7 +3,7 @@
 //
 // # Operation
 //
-// A Tracer is a proxy.Observer. On the event loop it draws a sample with a few comparisons, and copies
+// A Tracer is a observe.Observer. On the event loop it draws a sample with a few comparisons, and copies
 // the record of a chosen Call into a queue. One goroutine makes spans of the records and gives them to
 // the exporter of the SDK, a batch at a time. While the collector is slow, the queue fills, and further
 // Calls are dropped and counted: clients never wait for the collector.

@@ -12,7 +12,7 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/observe"
 )
 
 const schemaURL = semconv.SchemaURL
@@ -22,13 +22,13 @@ func (s *Service) attributes() []attribute.KeyValue {
 }
 
 // spans makes the spans of r, which are in t.ended then.
-func (t *Tracer) spans(r *proxy.CallRecord) {
+func (t *Tracer) spans(r *observe.CallRecord) {
 	at := func(clock int64) time.Time { return r.At.Add(time.Duration(clock - r.Settled)) }
 	method := r.ProgramName + "/" + r.Operation
-	ctx, call := t.tracer.Start(context.Background(), method, trace.WithTimestamp(at(r.Read)),
+	ctx, call := t.tracer.Start(context.Background(), method, trace.WithTimestamp(at(r.Began)),
 		trace.WithSpanKind(trace.SpanKindServer), trace.WithAttributes(attributes(r, method)...))
 	p := r.Phases()
-	from := r.Read
+	from := r.Began
 	phase := func(name string, seconds float64, kind trace.SpanKind) {
 		to := min(from+int64(seconds*1e9+0.5), r.Settled)
 		if to > from {
@@ -53,7 +53,7 @@ func (t *Tracer) spans(r *proxy.CallRecord) {
 }
 
 // attributes are those of the semantic conventions for RPC, and our own.
-func attributes(r *proxy.CallRecord, method string) []attribute.KeyValue {
+func attributes(r *observe.CallRecord, method string) []attribute.KeyValue {
 	as := append(make([]attribute.KeyValue, 0, 24),
 		semconv.RPCSystemNameKey.String("onc_rpc"), semconv.RPCMethod(method),
 		semconv.OncRPCProgramName(r.ProgramName), semconv.OncRPCVersion(int(r.Version)),

@@ -19,7 +19,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/loglimit"
 	"github.com/rdmabridge/rdmabridge/metrics"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/observe"
 )
 
 // Options are the parameters of a Tracer.
@@ -48,7 +48,7 @@ const (
 // A Tracer sends spans of Calls.
 type Tracer struct {
 	o        Options
-	queue    chan proxy.CallRecord
+	queue    chan observe.CallRecord
 	exporter *otlptrace.Exporter
 	provider *sdk.TracerProvider
 	tracer   trace.Tracer
@@ -78,7 +78,7 @@ func Start(o Options) (*Tracer, error) {
 	if strings.Trim(endpoint.Path, "/") == "" {
 		endpoint.Path = "/v1/traces"
 	}
-	t := &Tracer{o: o, queue: make(chan proxy.CallRecord, queueLen), stop: make(chan struct{}), done: make(chan struct{})}
+	t := &Tracer{o: o, queue: make(chan observe.CallRecord, queueLen), stop: make(chan struct{}), done: make(chan struct{})}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	t.exporter, err = otlptracehttp.New(t.ctx, otlptracehttp.WithEndpointURL(endpoint.String()), otlptracehttp.WithTimeout(exportTimeout))
 	if err != nil {
@@ -93,13 +93,13 @@ func Start(o Options) (*Tracer, error) {
 	return t, nil
 }
 
-// Wants implements proxy.Observer.
-func (t *Tracer) Wants(r *proxy.CallRecord) bool {
-	return t.o.Slower > 0 && r.Settled-r.Read >= int64(t.o.Slower) || rand.Float64() < t.o.Sample
+// Wants implements observe.Observer.
+func (t *Tracer) Wants(r *observe.CallRecord) bool {
+	return t.o.Slower > 0 && r.Settled-r.Began >= int64(t.o.Slower) || rand.Float64() < t.o.Sample
 }
 
-// Observe implements proxy.Observer.
-func (t *Tracer) Observe(r *proxy.CallRecord) {
+// Observe implements observe.Observer.
+func (t *Tracer) Observe(r *observe.CallRecord) {
 	select {
 	case t.queue <- *r:
 	default:
@@ -140,7 +140,7 @@ func (t *Tracer) run() {
 
 // batch makes the spans of first and of the Calls that come in the next batchDelay. It returns how many
 // Calls these are.
-func (t *Tracer) batch(first *proxy.CallRecord) (calls uint64) {
+func (t *Tracer) batch(first *observe.CallRecord) (calls uint64) {
 	t.spans(first)
 	timer := time.NewTimer(batchDelay)
 	defer timer.Stop()

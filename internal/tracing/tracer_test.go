@@ -23,7 +23,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/metrics"
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/observe"
 )
 
 func TestMain(m *testing.M) { testkit.Main(m) }
@@ -104,9 +104,9 @@ func start(t *testing.T, o Options) *Tracer {
 	return x
 }
 
-func record() *proxy.CallRecord {
-	return &proxy.CallRecord{
-		Read: 1000e6, Asked: 1001e6, Sent: 1003e6, Replied: 1007e6, Settled: 1015e6, At: time.Unix(1000, 0),
+func record() *observe.CallRecord {
+	return &observe.CallRecord{
+		Times: observe.Times{Began: 1000e6, Asked: 1001e6, Sent: 1003e6, Replied: 1007e6}, Settled: 1015e6, At: time.Unix(1000, 0),
 		XID: 0x1234, UpstreamXID: 0x9abcdef0, Client: netip.MustParseAddrPort("[::ffff:192.0.2.1]:700"), Listener: "nfs", Transport: "tcp",
 		Upstream: "storage", Program: 100003, Version: 4, Procedure: 1, ProgramName: "nfs", Operation: "READ", Operations: 4,
 		Status: "stale", NFSStatus: 70, HasNFS: true, Failed: true, BytesIn: 200, BytesOut: 4096, Result: "answered", Replays: 1, Shape: "chunks",
@@ -182,7 +182,7 @@ func TestSpans(t *testing.T) {
 func TestLocalCall(t *testing.T) {
 	r := newReceiver(t)
 	x := start(t, Options{Endpoint: r.URL + "/v1/traces", Sample: 1})
-	x.Observe(&proxy.CallRecord{Read: 1e6, Replied: 1e6, Settled: 2e6, At: time.Unix(1, 0), ProgramName: "nfs", Operation: "NULL", Status: "ok"})
+	x.Observe(&observe.CallRecord{Times: observe.Times{Began: 1e6, Replied: 1e6}, Settled: 2e6, At: time.Unix(1, 0), ProgramName: "nfs", Operation: "NULL", Status: "ok"})
 	x.Close()
 	var names []string
 	for _, s := range r.spans {
@@ -206,7 +206,7 @@ func TestWants(t *testing.T) {
 		t.Errorf("a sample of 10%% has %d of 100000 Calls", n)
 	}
 	x.o.Sample = 1e-12
-	c.Settled = c.Read + 20e6
+	c.Settled = c.Began + 20e6
 	if !x.Wants(c) {
 		t.Error("a slow Call is left out")
 	}

@@ -23,7 +23,7 @@ type engine struct {
 	donec  chan struct{} // closed when the goroutine has ended
 	late   []uint64      // ids of requests that came after the last user; owned by the goroutine, then by close
 
-	mu        sync.Mutex // guards the rest; a leaf, but for what newDomain does
+	mu        sync.Mutex // guards the rest; taken before watchers.mu
 	ids       map[uint64]*cmID
 	listeners map[uint64]*listener
 	domains   map[uint64]*domain // by device context
@@ -114,7 +114,7 @@ type cmID struct {
 	handle uint64
 	eventc chan cmEvent // until attach
 
-	mu   sync.Mutex // guards conn; taken before nothing
+	mu   sync.Mutex // guards conn; a leaf
 	conn *conn
 }
 

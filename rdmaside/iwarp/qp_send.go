@@ -215,17 +215,29 @@ func (q *qp) buildShort(op wire.Opcode, stag uint32, parts [][]byte, n int) bool
 		}
 		t.open = true
 	}
-	b := t.batch
-	if !b.room(wire.UntaggedLen+n+3+wire.CRCLen, 1) {
+	b, length := t.batch, wire.FPDULen(wire.UntaggedLen+n-2)
+	if !b.room(length, 1) {
 		return false
 	}
 	start := len(b.lin)
-	lin := wire.AppendUntagged(b.lin, op, true, stag, t.msn[wire.QueueSend], 0, n)
+	lin := b.lin[:start+wire.UntaggedLen]
+	wire.PutUntagged(lin[start:], op, true, stag, t.msn[wire.QueueSend], 0, n)
 	for _, p := range parts {
 		lin = append(lin, p...)
 	}
-	b.lin = lin
-	t.endShort(b, start, -(wire.UntaggedLen+n)&3)
+	end := length - wire.CRCLen
+	b.lin = lin[:start+length]
+	fpdu := b.lin[start:]
+	for at := wire.UntaggedLen + n; at < end; at++ {
+		fpdu[at] = 0 // pad
+	}
+	crc := uint32(0)
+	if t.crc {
+		crc = wire.Checksum(fpdu[:end])
+	}
+	wire.PutCRC(fpdu[end:], crc)
+	b.end()
+	t.built += uint64(length)
 	t.copied += n
 	t.msn[wire.QueueSend]++
 	return true

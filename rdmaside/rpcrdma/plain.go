@@ -12,6 +12,13 @@ func AppendPlain(b []byte, xid, credits uint32) []byte {
 	return append(b, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 }
 
+// PutPlain makes b, which AppendPlain has made, the header for another message.
+func PutPlain(b []byte, xid, credits uint32) {
+	_ = b[PlainLen-1]
+	binary.BigEndian.PutUint32(b, xid)
+	binary.BigEndian.PutUint32(b[8:], credits)
+}
+
 // ParsePlain parses the header of an RDMA_MSG without chunks; the Payload stream
 // is b[PlainLen:]. ok is false for every other message, valid or not: use
 // Header.Decode for those.

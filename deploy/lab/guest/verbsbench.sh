@@ -4,12 +4,12 @@
 # side by side and have their load in turn. On siw both have one server, in pure Go. On rxe the server of
 # the first is on rxe, too.
 #
-# rdmabridge-ibverbs must be in the guest: mkinitrd.sh OUT bin/rdmabridge-ibverbs.
+# Two programs must be in the guest: mkinitrd.sh OUT bin/rdmabridge-ibverbs bin/rdmabridge-bench-ibverbs.
 rounds=${1:-9}
 ulimit -l unlimited
 ulimit -n 65536
 at=10.0.2.15
-bench() { rdmabridge-ibverbs bench "$@"; }
+bench() { rdmabridge-bench-ibverbs "$@"; }
 serve() { # NAME PROVIDER PORT SERVER-PORT
     cat > "/tmp/$1.yaml" << EOF
 listeners: [{name: nfs, address: "127.0.0.1:$3", transport: tcp, upstream: server}]

@@ -1,6 +1,7 @@
 package ulb
 
 import (
+	"encoding/binary"
 	"fmt"
 	"strconv"
 	"strings"
@@ -114,6 +115,41 @@ func (l Layout) Walk(w *Walk) {
 			return
 		}
 	}
+}
+
+// Fits reports whether Walk steps from at to the end of m.
+func (l Layout) Fits(m []byte, at int) bool {
+	for i := range l {
+		left, n := len(m)-at, &l[i]
+		switch n.kind {
+		case nodeFixed:
+			at += n.size
+			left -= n.size
+		case nodeOpaque:
+			if left < 4 {
+				return false
+			}
+			size := 4 + (uint64(binary.BigEndian.Uint32(m[at:]))+3)&^3
+			if size > uint64(left) {
+				return false
+			}
+			at += int(size)
+		default:
+			return l[i:].walks(m, at)
+		}
+		if left < 0 {
+			return false
+		}
+	}
+	return at == len(m)
+}
+
+// walks does what Fits does, for any layout.
+func (l Layout) walks(m []byte, at int) bool {
+	var w Walk
+	w.Reset(m, at)
+	l.Walk(&w)
+	return w.OK() && w.Len() == 0
 }
 
 func (w *Walk) eligible() {

@@ -23,9 +23,17 @@ type Registry struct {
 type binding struct {
 	key        uint64 // program<<32 | version
 	bound      Binding
-	first      uint16   // operation 0
-	gss, other uint16   // the operation of GSS control procedures, and that of unknown procedures
-	procedures []uint16 // the operation of each procedure
+	first      uint16      // operation 0
+	gss, other uint16      // the operation of GSS control procedures, and that of unknown procedures
+	procedures []uint16    // the operation of each procedure
+	fixed      []fixedCall // those that a Fixer knows, by procedure
+}
+
+// A fixedCall is a procedure with one Analysis for all Calls whose credential is AUTH_NONE or AUTH_SYS and whose
+// arguments have the layout.
+type fixedCall struct {
+	args     Layout // nil: there is none
+	analysis Analysis
 }
 
 // NewRegistry returns a Registry without bindings, by which every Call is carried whole.
@@ -61,6 +69,17 @@ func (reg *Registry) Bind(program, version uint32, b Binding) {
 			number = n.first + uint16(i)
 		}
 		n.procedures = append(n.procedures, number)
+	}
+	if f, ok := b.(Fixer); ok {
+		n.fixed = make([]fixedCall, procs)
+		for i := range n.fixed {
+			a := Analysis{Reduce: true}
+			if args, ok := f.Fixed(uint32(i), &a); ok {
+				reg.complete(&a, oncrpc.ReplyHeader)
+				a.Operation = n.procedures[i]
+				n.fixed[i] = fixedCall{args, a}
+			}
+		}
 	}
 	reg.bindings = append(reg.bindings, n)
 	for _, o := range append(own, Operation{Name: operationGSS}, Operation{Name: operationOther}) {
@@ -117,8 +136,20 @@ func key(program, version uint32) uint64 { return uint64(program)<<32 | uint64(v
 // binding of c. It never fails and does not allocate. A Call that its binding cannot
 // walk is carried whole, and the server answers it with an error.
 func (reg *Registry) Analyse(c *oncrpc.Call, a *Analysis) Binding {
-	*a = Analysis{Reduce: c.Reducible()}
 	n := reg.lookup(c.Program, c.Version)
+	if n != nil && c.Protection == oncrpc.ProtectNone && c.Flavor <= oncrpc.FlavorSys &&
+		c.Procedure < uint32(len(n.fixed)) {
+		if f := &n.fixed[c.Procedure]; f.args != nil && f.args.Fits(c.Message, c.Args) {
+			*a = f.analysis
+			return n.bound
+		}
+	}
+	return reg.analyseBy(n, c, a)
+}
+
+// analyseBy does what Analyse does, by the arguments of c. n is its binding, or nil.
+func (reg *Registry) analyseBy(n *binding, c *oncrpc.Call, a *Analysis) Binding {
+	*a = Analysis{Reduce: c.Reducible()}
 	b := Generic
 	if n != nil {
 		b = n.bound
@@ -160,7 +191,12 @@ func (reg *Registry) analyse(b Binding, c *oncrpc.Call, a *Analysis) {
 		}
 		return
 	}
-	h := replyHeader(c)
+	reg.complete(a, replyHeader(c))
+}
+
+// complete makes the bounds of results in a those of Replies, whose header has up to h octets.
+func (reg *Registry) complete(a *Analysis, h uint32) {
+	l := &reg.limits
 	a.MaxReply = bound(h, a.MaxReply, l)
 	if !a.Reduce {
 		a.ArgPosition, a.ArgLength, a.ResultMax, a.Lower = 0, 0, 0, 0

@@ -111,6 +111,13 @@ type Keeper interface {
 	Keeps(procedure uint32) bool
 }
 
+// A Fixer is a Binding that knows procedures whose Analysis follows from their number, if the arguments have a certain
+// layout and are plain XDR. The Registry asks once for each procedure.
+type Fixer interface {
+	// Fixed fills a as Analyse does. ok is false if the Analysis of the procedure depends on the arguments.
+	Fixed(procedure uint32, a *Analysis) (args Layout, ok bool)
+}
+
 // An Operation is what the Calls of a program can be for.
 type Operation struct {
 	Program, Version uint32

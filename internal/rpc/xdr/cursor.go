@@ -116,14 +116,18 @@ func (c *Cursor) SkipArray(n uint32, size int) {
 // Opaque consumes a variable-length opaque or string: its length word, data and
 // roundup. It returns the position of the data and their length.
 func (c *Cursor) Opaque() (pos, n int) {
-	start := c.pos
-	v := c.Uint32()
-	if uint64(v) > uint64(c.Len()) || Roundup(int(v)) > c.Len() {
-		c.pos, c.bad = start, true
+	left := len(c.b) - c.pos - 4
+	if c.bad || left < 0 {
+		c.bad = true
 		return 0, 0
 	}
-	pos, n = c.pos, int(v)
-	c.pos += Roundup(n)
+	v := binary.BigEndian.Uint32(c.b[c.pos:])
+	if (uint64(v)+3)&^3 > uint64(left) {
+		c.bad = true
+		return 0, 0
+	}
+	pos, n = c.pos+4, int(v)
+	c.pos = pos + Roundup(n)
 	return pos, n
 }
 

@@ -43,32 +43,34 @@ func (t *Table[V]) Len() int { return t.n }
 
 // Get returns the value of xid, or the zero value if it is not in the table.
 func (t *Table[V]) Get(xid uint32) V {
+	_, v := t.Find(xid)
+	return v
+}
+
+// Find returns what Get does, and where xid is in the table, for RemoveAt. Put moves it.
+func (t *Table[V]) Find(xid uint32) (at uint32, value V) {
 	var none V
-	for i := t.home(xid); ; i++ {
-		e := &t.entries[i&t.mask]
+	for i := t.home(xid) & t.mask; ; i = (i + 1) & t.mask {
+		e := &t.entries[i]
 		if e.xid == xid || e.value == none {
-			return e.value
+			return i, e.value
 		}
 	}
 }
 
-// Put adds xid, which is not in the table, with a value that is not zero.
-func (t *Table[V]) Put(xid uint32, value V) {
+// Put adds xid with a value that is not zero. It reports false, and adds nothing, if xid is in the table.
+func (t *Table[V]) Put(xid uint32, value V) bool {
+	var none V
 	if 2*t.n >= len(t.entries) {
 		t.grow()
 	}
-	t.n++
-	t.place(xid, value)
-}
-
-// place puts xid in the first empty entry.
-func (t *Table[V]) place(xid uint32, value V) {
-	var none V
-	i := t.home(xid)
-	for t.entries[i].value != none {
-		i = (i + 1) & t.mask
+	at, old := t.Find(xid)
+	if old != none {
+		return false
 	}
-	t.entries[i] = entry[V]{xid, value}
+	t.n++
+	t.entries[at] = entry[V]{xid, value}
+	return true
 }
 
 func (t *Table[V]) grow() {
@@ -77,7 +79,8 @@ func (t *Table[V]) grow() {
 	t.resize(32 - t.shift + 1)
 	for _, e := range old {
 		if e.value != none {
-			t.place(e.xid, e.value)
+			at, _ := t.Find(e.xid)
+			t.entries[at] = e
 		}
 	}
 }
@@ -85,13 +88,14 @@ func (t *Table[V]) grow() {
 // Remove removes xid if it is in the table.
 func (t *Table[V]) Remove(xid uint32) {
 	var none V
-	i := t.home(xid)
-	for e := &t.entries[i]; e.xid != xid || e.value == none; e = &t.entries[i] {
-		if e.value == none {
-			return
-		}
-		i = (i + 1) & t.mask
+	if at, v := t.Find(xid); v != none {
+		t.RemoveAt(at)
 	}
+}
+
+// RemoveAt removes the XID that is at i.
+func (t *Table[V]) RemoveAt(i uint32) {
+	var none V
 	t.n--
 	// Close the gap: move back every later entry of the run that may be here.
 	for j := (i + 1) & t.mask; t.entries[j].value != none; j = (j + 1) & t.mask {

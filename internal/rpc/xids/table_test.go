@@ -28,7 +28,9 @@ func FuzzTable(f *testing.F) {
 				table.Remove(xid)
 				delete(want, xid)
 			} else if len(want) < 24 {
-				table.Put(xid, i)
+				if !table.Put(xid, i) || table.Put(xid, i+1) {
+					t.Fatalf("Put(%#x) must add it once", xid)
+				}
 				want[xid] = i
 			}
 			table.Remove(0x7fffffff) // not there

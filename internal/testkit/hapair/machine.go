@@ -32,7 +32,7 @@ func Missing() string {
 	if os.Geteuid() != 0 {
 		return "root"
 	}
-	for _, p := range []string{"ip", "keepalived", "curl"} {
+	for _, p := range []string{"ip", "keepalived", "curl", "ss"} {
 		if _, err := exec.LookPath(p); err != nil {
 			return p
 		}

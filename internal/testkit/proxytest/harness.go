@@ -2,6 +2,9 @@ package proxytest
 
 import (
 	"context"
+	"net"
+	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/rs/zerolog"
@@ -13,6 +16,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
@@ -26,6 +30,7 @@ type Harness struct {
 	Registry *ulb.Registry
 	Metrics  *metrics.Registry
 	Log      zerolog.Logger
+	Names    map[string][]netip.Addr // the addresses of hosts that only the test knows
 
 	servers *regmem.Arena
 }
@@ -34,7 +39,7 @@ type Harness struct {
 // change the engine's options.
 func NewHarness(t testing.TB, budget int64, change ...func(*tcpframe.EngineOptions)) *Harness {
 	t.Helper()
-	h := &Harness{T: t, Metrics: metrics.New(), Log: zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.WarnLevel)}
+	h := &Harness{T: t, Metrics: metrics.New(), Log: zerolog.New(zerolog.NewTestWriter(t)).Level(zerolog.WarnLevel), Names: make(map[string][]netip.Addr)}
 	h.Registry = ulb.NewRegistry(ulb.Limits{})
 	nfs.Register(h.Registry)
 	h.Arena, h.servers = h.arena(budget), h.arena(1<<30)
@@ -88,11 +93,11 @@ func (h *Harness) TCPServer(b Behaviour) *TCPServer {
 }
 
 // Proxy starts a proxy and waits until it is ready.
-func (h *Harness) Proxy(ls []proxy.ListenerOptions, us []proxy.UpstreamOptions) *proxy.Proxy {
+func (h *Harness) Proxy(ls []settings.ListenerOptions, us []settings.UpstreamOptions) *proxy.Proxy {
 	h.T.Helper()
 	p, err := proxy.New(proxy.Options{
 		Log: h.Log, Metrics: h.Metrics, Engine: h.Engine, Arena: h.Arena, Registry: h.Registry,
-		Listeners: Listeners(ls...), Upstreams: Upstreams(us...),
+		Listeners: Listeners(ls...), Upstreams: Upstreams(us...), LookUp: h.lookUp,
 	})
 	if err != nil {
 		h.T.Fatal(err)
@@ -103,6 +108,14 @@ func (h *Harness) Proxy(ls []proxy.ListenerOptions, us []proxy.UpstreamOptions) 
 	h.T.Cleanup(func() { _ = p.Close() })
 	h.Eventually("the proxy is ready", func() bool { return p.Ready() == nil })
 	return p
+}
+
+// lookUp finds the addresses of host. reach.LookUp.
+func (h *Harness) lookUp(ctx context.Context, network, host string) ([]netip.Addr, error) {
+	if addrs, ok := h.Names[host]; ok {
+		return slices.Clone(addrs), nil
+	}
+	return net.DefaultResolver.LookupNetIP(ctx, network, host)
 }
 
 // Client connects to addr.

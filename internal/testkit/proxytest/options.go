@@ -4,12 +4,12 @@ import (
 	"cmp"
 	"time"
 
-	"github.com/rdmabridge/rdmabridge/proxy"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
 )
 
 // Listeners completes options: tests name the settings that they are about.
-func Listeners(all ...proxy.ListenerOptions) []proxy.ListenerOptions {
-	out := make([]proxy.ListenerOptions, len(all))
+func Listeners(all ...settings.ListenerOptions) []settings.ListenerOptions {
+	out := make([]settings.ListenerOptions, len(all))
 	for i, o := range all {
 		o.MaxConnections = cmp.Or(o.MaxConnections, 4096)
 		o.MaxRecord = cmp.Or(o.MaxRecord, 4<<20+64<<10)
@@ -28,8 +28,8 @@ func Listeners(all ...proxy.ListenerOptions) []proxy.ListenerOptions {
 }
 
 // Upstreams completes options, as Listeners does.
-func Upstreams(all ...proxy.UpstreamOptions) []proxy.UpstreamOptions {
-	out := make([]proxy.UpstreamOptions, len(all))
+func Upstreams(all ...settings.UpstreamOptions) []settings.UpstreamOptions {
+	out := make([]settings.UpstreamOptions, len(all))
 	for i, o := range all {
 		connections := 1
 		if o.RDMA {

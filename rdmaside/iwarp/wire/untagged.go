@@ -49,13 +49,18 @@ func (b Untagged) Len() int { return b.Control().ULPDULen() + 2 - UntaggedLen }
 func AppendUntagged(b []byte, op Opcode, last bool, invalidate, msn, mo uint32, n int) []byte {
 	at := len(b)
 	b = slices.Grow(b, UntaggedLen)[:at+UntaggedLen] // built in place: to append an array calls memmove
-	h := b[at:]
+	PutUntagged(b[at:], op, last, invalidate, msn, mo, n)
+	return b
+}
+
+// PutUntagged writes what AppendUntagged appends to the front of h.
+func PutUntagged(h []byte, op Opcode, last bool, invalidate, msn, mo uint32, n int) {
+	h = h[:UntaggedLen]
 	putControl(h, n+UntaggedLen-2, op, last)
 	binary.BigEndian.PutUint32(h[4:], invalidate)
 	binary.BigEndian.PutUint32(h[8:], op.Queue())
 	binary.BigEndian.PutUint32(h[12:], msn)
 	binary.BigEndian.PutUint32(h[16:], mo)
-	return b
 }
 
 // A ReadRequest is the FPDU header of a Read Request, RDMAP header included.

@@ -105,13 +105,13 @@ func excessive(all []number, m []byte, start, end int, l *ulb.Limits) bool {
 }
 
 // LowerArguments implements ulb.Lowerer.
-func (p program) LowerArguments(c *oncrpc.Call, path *ulb.Path) bool {
+func (p *program) LowerArguments(c *oncrpc.Call, path *ulb.Path) bool {
 	pr := p.procedure(c.Procedure)
 	return pr != nil && lowerEach(pr.asks, c.Message, c.Args, len(c.Message), path)
 }
 
 // LowerResults implements ulb.Lowerer.
-func (p program) LowerResults(proc uint32, reply []byte, path *ulb.Path) bool {
+func (p *program) LowerResults(proc uint32, reply []byte, path *ulb.Path) bool {
 	pr := p.procedure(proc)
 	var r oncrpc.Reply
 	if pr == nil || len(pr.says) == 0 || oncrpc.ParseReply(reply, &r) != nil || !r.Succeeded() {

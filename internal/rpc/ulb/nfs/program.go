@@ -96,28 +96,29 @@ type program []procedure
 
 // compileStatus does what compile does, for a program whose results have a status of that kind, apart from
 // those of the procedures in void.
-func compileStatus(kind ulb.StatusKind, void []string, rows ...row) program {
+func compileStatus(kind ulb.StatusKind, void []string, rows ...row) *program {
 	p := compile(rows...)
-	for i := range p {
-		if !slices.Contains(void, p[i].name) {
-			p[i].status = kind
+	all := *p
+	for i := range all {
+		if !slices.Contains(void, all[i].name) {
+			all[i].status = kind
 		}
 	}
 	return p
 }
 
 // Operations implements ulb.Operator.
-func (p program) Operations() (all []ulb.Operation, procedures int) {
-	all = make([]ulb.Operation, max(1, len(p)))
-	for i := range p {
-		all[i] = ulb.Operation{Name: p[i].name, Status: p[i].status}
+func (p *program) Operations() (all []ulb.Operation, procedures int) {
+	all = make([]ulb.Operation, max(1, len(*p)))
+	for i, pr := range *p {
+		all[i] = ulb.Operation{Name: pr.name, Status: pr.status}
 	}
 	return all, len(all)
 }
 
 // compile turns rows into a program. Procedure 0 needs no row: the Registry analyses
 // NULL.
-func compile(rows ...row) program {
+func compile(rows ...row) *program {
 	var p program
 	for _, r := range rows {
 		for uint32(len(p)) <= r.number {
@@ -137,24 +138,24 @@ func compile(rows ...row) program {
 		}
 		p[r.number] = pr
 	}
-	return p
+	return &p
 }
 
 // Keeps implements ulb.Keeper. Procedure 0 is NULL.
-func (p program) Keeps(procedure uint32) bool {
+func (p *program) Keeps(procedure uint32) bool {
 	pr := p.procedure(procedure)
 	return procedure == 0 || pr != nil && pr.keeps
 }
 
-func (p program) procedure(n uint32) *procedure {
-	if n >= uint32(len(p)) || p[n].name == "" {
+func (p *program) procedure(n uint32) *procedure {
+	if n >= uint32(len(*p)) || (*p)[n].name == "" {
 		return nil
 	}
-	return &p[n]
+	return &(*p)[n]
 }
 
 // Analyse implements ulb.Binding.
-func (p program) Analyse(c *oncrpc.Call, l *ulb.Limits, a *ulb.Analysis) {
+func (p *program) Analyse(c *oncrpc.Call, l *ulb.Limits, a *ulb.Analysis) {
 	pr := p.procedure(c.Procedure)
 	if pr == nil {
 		return
@@ -170,16 +171,9 @@ func (p program) Analyse(c *oncrpc.Call, l *ulb.Limits, a *ulb.Analysis) {
 	if !w.OK() || w.Len() != 0 {
 		return
 	}
-	a.Known = true
-	a.Class, a.Guess = pr.class, pr.guess
-	a.Changes = !pr.keeps && (pr.keepsIf == nil || !pr.keepsIf(c.Message, start))
-	if pr.size == nil {
-		a.MaxReply = pr.results
-		a.MaxReduced = pr.results
-		if pr.says != nil {
-			a.Lower = ulb.Results
-		}
-	} else {
+	pr.fix(a)
+	a.Changes = a.Changes && (pr.keepsIf == nil || !pr.keepsIf(c.Message, start))
+	if pr.size != nil {
 		fixed, data := pr.size(c.Message, start, end, l)
 		a.MaxReduced = fixed
 		a.MaxReply = fixed + (data+3)&^3
@@ -195,9 +189,31 @@ func (p program) Analyse(c *oncrpc.Call, l *ulb.Limits, a *ulb.Analysis) {
 	}
 }
 
+// fix fills a as far as it does not depend on the arguments.
+func (pr *procedure) fix(a *ulb.Analysis) {
+	a.Known, a.Procedure = true, pr.name
+	a.Class, a.Guess, a.Changes = pr.class, pr.guess, !pr.keeps
+	if pr.size == nil {
+		a.MaxReply, a.MaxReduced = pr.results, pr.results
+		if pr.says != nil {
+			a.Lower = ulb.Results
+		}
+	}
+}
+
+// Fixed implements ulb.Fixer.
+func (p *program) Fixed(procedure uint32, a *ulb.Analysis) (args ulb.Layout, ok bool) {
+	pr := p.procedure(procedure)
+	if pr == nil || pr.size != nil || pr.keepsIf != nil || pr.offer == offerArgument {
+		return nil, false
+	}
+	pr.fix(a)
+	return pr.args, pr.args != nil
+}
+
 // ResultItem implements ulb.Binding. In versions 2 and 3 the item is the last of the
 // results.
-func (p program) ResultItem(proc uint32, m []byte, results int, reduced bool) (pos, length uint32, ok bool, err error) {
+func (p *program) ResultItem(proc uint32, m []byte, results int, reduced bool) (pos, length uint32, ok bool, err error) {
 	pr := p.procedure(proc)
 	if pr == nil || pr.item == nil {
 		return 0, 0, false, nil
@@ -211,7 +227,7 @@ func (p program) ResultItem(proc uint32, m []byte, results int, reduced bool) (p
 }
 
 // ResultItems implements ulb.Binding.
-func (p program) ResultItems(proc uint32, m []byte, results int, items []ulb.Splice) (n int, err error) {
+func (p *program) ResultItems(proc uint32, m []byte, results int, items []ulb.Splice) (n int, err error) {
 	pr := p.procedure(proc)
 	if pr == nil || pr.item == nil {
 		return 0, nil
@@ -253,7 +269,7 @@ func endResults(w *ulb.Walk, m []byte, name string) error {
 }
 
 // ArgItem implements ulb.Binding.
-func (p program) ArgItem(c *oncrpc.Call, pos uint32) (length uint32, ok bool) {
+func (p *program) ArgItem(c *oncrpc.Call, pos uint32) (length uint32, ok bool) {
 	pr := p.procedure(c.Procedure)
 	if pr == nil || !c.Reducible() || pos == 0 || uint64(pos) > uint64(len(c.Message)) {
 		return 0, false
@@ -267,7 +283,7 @@ func (p program) ArgItem(c *oncrpc.Call, pos uint32) (length uint32, ok bool) {
 }
 
 // ArgItems implements ulb.Binding.
-func (p program) ArgItems(c *oncrpc.Call, positions []uint32) bool {
+func (p *program) ArgItems(c *oncrpc.Call, positions []uint32) bool {
 	pr := p.procedure(c.Procedure)
 	if pr == nil || !c.Reducible() {
 		return false
@@ -299,9 +315,9 @@ func Procedures(name string) (all []NamedProcedure) {
 			if name == "COMPOUND" {
 				all = append(all, NamedProcedure{b.Program, b.Version, compoundProc})
 			}
-		case program:
-			for i := range p {
-				if p[i].name == name && name != "" {
+		case *program:
+			for i, pr := range *p {
+				if pr.name == name && name != "" {
 					all = append(all, NamedProcedure{b.Program, b.Version, uint32(i)})
 				}
 			}

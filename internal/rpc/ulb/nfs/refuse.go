@@ -48,7 +48,7 @@ func ReadOnlyReply(h *oncrpc.Call) []byte {
 	switch p := p.(type) {
 	case compound:
 		return compoundReply(h)
-	case program:
+	case *program:
 		pr := p.procedure(h.Procedure)
 		switch {
 		case pr == nil, pr.status == ulb.NoStatus:

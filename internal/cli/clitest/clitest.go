@@ -1,0 +1,110 @@
+// Package clitest has what every program's tests check of its commands: manual pages, and the command lines in
+// documents.
+package clitest
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/rdmabridge/rdmabridge/internal/cli"
+)
+
+// ManPages checks that each command of a program has a page with all its flags, that groff has nothing to say against
+// it, and that there are as many commands as least.
+func ManPages(t *testing.T, root func() *cobra.Command, least int) {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "man1")
+	var out, errOut bytes.Buffer
+	code := cli.Run(root(), []string{"man", dir}, &out, &errOut)
+	if code != cli.ExitDone || !strings.Contains(out.String(), "manual pages are in "+dir) {
+		t.Fatalf("%d %s%s", code, &out, &errOut)
+	}
+	groff, err := exec.LookPath("groff")
+	if err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Error("groff is not installed: deploy/lab/install.sh should have done that")
+		}
+		t.Log("groff is not installed: the markup is not checked")
+	}
+	n := 0
+	cli.EveryCommand(root(), func(c *cobra.Command) {
+		if strings.HasPrefix(c.CommandPath(), c.Root().Name()+" completion") {
+			return // cobra's
+		}
+		n++
+		file := filepath.Join(dir, strings.ReplaceAll(c.CommandPath(), " ", "-")+".1")
+		page, err := os.ReadFile(file)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		c.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
+			if !f.Hidden && !strings.Contains(string(page), `\fB\-\-`+strings.ReplaceAll(f.Name, "-", `\-`)+`\fR`) {
+				t.Errorf("%s lacks --%s", file, f.Name)
+			}
+		})
+		if c.Long == "" && c.HasParent() && !c.HasSubCommands() {
+			t.Errorf("%s has no description", c.CommandPath())
+		}
+		if groff == "" {
+			return
+		}
+		out, err := exec.Command(groff, "-man", "-ww", "-b", "-Tascii", "-z", file).CombinedOutput()
+		if err != nil || len(out) > 0 {
+			t.Errorf("%s: %v\n%s", file, err, out)
+		}
+	})
+	if n < least {
+		t.Errorf("%d commands", n)
+	}
+}
+
+// CommandLines checks that the command lines in README.md and docs, below dir, are such that the program would run.
+// Files must have at least as many as least says.
+func CommandLines(t *testing.T, dir string, root func() *cobra.Command, least map[string]int) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "docs", "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range append(files, filepath.Join(dir, "README.md")) {
+		t.Run(filepath.Base(f), func(t *testing.T) { testCommandLines(t, f, root, least[filepath.Base(f)]) })
+	}
+}
+
+func testCommandLines(t *testing.T, file string, root func() *cobra.Command, least int) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text = regexp.MustCompile(`\$\([^)\n]*\)`).ReplaceAll(text, []byte("1")) // what a shell would put there
+	n, name := 0, root().Name()
+	lines := regexp.MustCompile("(?m)^(?:    +|\\$ )(?:\\$ )?(?:\\./)?" + name + " ((?:[a-z]|-)[^>|#;\n(]+)")
+	for _, m := range lines.FindAllStringSubmatch(string(text), -1) {
+		n++
+		root := root()
+		root.InitDefaultCompletionCmd()
+		cmd, args, err := root.Find(strings.Fields(m[1]))
+		if err == nil {
+			cmd.InitDefaultHelpFlag()
+			err = cmd.ParseFlags(args)
+		}
+		if err == nil && cmd.HasParent() && cmd.Args != nil {
+			err = cmd.ValidateArgs(cmd.Flags().Args())
+		}
+		if err != nil || !cmd.HasParent() || !cmd.IsAvailableCommand() {
+			t.Errorf("%s %s: %v", name, m[1], err)
+		}
+	}
+	if n < least {
+		t.Errorf("%d command lines", n)
+	}
+}

@@ -1,0 +1,58 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/rdmabridge/rdmabridge/configs"
+)
+
+// A SizeFlag is a number of octets on the command line: 100, 64KiB, 1MiB.
+type SizeFlag int
+
+func (s *SizeFlag) Type() string { return "SIZE" }
+
+// String formats s as Set parses it.
+func (s *SizeFlag) String() string {
+	v := configs.Size(*s).String()
+	if octets := strings.TrimSuffix(v, "B"); !strings.HasSuffix(octets, "i") {
+		return octets
+	}
+	return v
+}
+
+func (s *SizeFlag) Set(v string) error {
+	n, err := configs.ParseSize(v)
+	if err != nil {
+		return err
+	}
+	if n > 1<<40 {
+		return fmt.Errorf("%q is too large: want at most 1TiB", v)
+	}
+	*s = SizeFlag(n)
+	return nil
+}
+
+// Required makes cobra report an error when one of the named flags is missing.
+func Required(cmd *cobra.Command, names ...string) {
+	for _, n := range names {
+		if err := cmd.MarkFlagRequired(n); err != nil {
+			panic("BUG: " + err.Error())
+		}
+	}
+}
+
+// ExactArgs makes cobra report the arguments of a verb that are missing or too many, by their names.
+func ExactArgs(all ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		switch {
+		case len(args) < len(all):
+			return fmt.Errorf("%s is missing: %s %s", strings.Join(all[len(args):], " and "), cmd.Root().Name(), cmd.Use)
+		case len(args) > len(all):
+			return fmt.Errorf("%q is too much: %s %s", args[len(all)], cmd.Root().Name(), cmd.Use)
+		}
+		return nil
+	}
+}

@@ -1,0 +1,89 @@
+package admit
+
+import (
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// bubbleClock is the loops' clock in a bubble.
+func bubbleClock() func() int64 {
+	began := time.Now()
+	return func() int64 { return int64(time.Since(began)) + int64(time.Hour) }
+}
+
+// TestBucketKeepsTheRate: clients that always have another Call get their rate, together,
+// however long their Calls and Replies are.
+func TestBucketKeepsTheRate(t *testing.T) {
+	for _, tt := range []struct {
+		rate  Rate
+		octet int // of a Call and its Reply
+		want  int // Calls in ten seconds
+	}{
+		{Rate{Calls: 5}, 100, 50},
+		{Rate{Calls: 1000}, 100, 10_000},
+		{Rate{Octets: 1 << 20}, 100_000, 104},
+		{Rate{Calls: 1000, Octets: 1 << 20}, 10_000, 1048},
+		{Rate{Octets: 1 << 20}, 8 << 20, 2}, // more than a second's worth at once
+	} {
+		t.Run(fmt.Sprint(tt.rate, tt.octet), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				clock := bubbleClock()
+				b := newBucket(gateListener, tt.rate, nil, clock)
+				clients := make([]*fakeWaiter, 3)
+				for i := range clients {
+					f := &fakeWaiter{send: func(f *fakeWaiter) {
+						b.chargeCall(clock(), tt.octet/2, &f.client)
+						b.chargeReply(clock(), tt.octet-tt.octet/2)
+					}}
+					f.open(&Host{})
+					clients[i] = f
+					f.run()
+				}
+				time.Sleep(10 * time.Second)
+				synctest.Wait()
+				n := 0
+				for _, f := range clients {
+					n += f.sent
+					f.left.Store(true)
+				}
+				burst := tt.want/40 + len(clients) + b.atOnce
+				if n < tt.want*19/20-1 || n > tt.want+burst {
+					t.Errorf("%d Calls in ten seconds, want %d", n, tt.want)
+				}
+				time.Sleep(time.Minute) // the timer ends
+			})
+		})
+	}
+}
+
+// TestBucketAndIdleClients: a client that is admitted and sends nothing delays the others
+// by ten milliseconds.
+func TestBucketAndIdleClients(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		clock := bubbleClock()
+		b := newBucket(gateListener, Rate{Calls: 100}, nil, clock)
+		var clients []*fakeWaiter
+		for i := range 20 {
+			f := &fakeWaiter{send: func(f *fakeWaiter) {
+				b.chargeCall(clock(), 0, &f.client)
+				f.idle = i > 0 // one Call
+			}}
+			f.open(&Host{})
+			clients = append(clients, f)
+			b.mu.Lock()
+			b.charge(clock(), 10, 0)
+			f.client.waitAt(gateListener, &b.gate)
+			b.arm(1)
+			b.mu.Unlock()
+		}
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if n := clients[0].sent; n < 700 {
+			t.Errorf("%d Calls in ten seconds, of which two went by in debt", n)
+		}
+		clients[0].left.Store(true)
+		time.Sleep(time.Minute)
+	})
+}

@@ -1,0 +1,115 @@
+package admit
+
+import (
+	"fmt"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/rdmabridge/rdmabridge/internal/crowd"
+	"github.com/rdmabridge/rdmabridge/internal/loop"
+)
+
+// A fakeWaiter is a client that sends whenever the bridge reads from it.
+type fakeWaiter struct {
+	mu     sync.Mutex // stands for the loop
+	client Client
+	left   atomic.Bool
+	sent   int
+	send   func(*fakeWaiter)
+	idle   bool
+}
+
+func (f *fakeWaiter) Gone() bool  { return f.left.Load() }
+func (f *fakeWaiter) Close(error) { f.left.Store(true) }
+func (f *fakeWaiter) Post(t loop.Task) {
+	go func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		t.Run()
+	}()
+}
+
+func (f *fakeWaiter) run() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.Resume()
+}
+
+func (f *fakeWaiter) Resume() {
+	for f.client.shut == 0 && !f.idle {
+		f.sent++
+		f.send(f)
+	}
+}
+
+// n is how many Calls the client has sent.
+func (f *fakeWaiter) n() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.sent
+}
+
+// open prepares the client, which is one of h.
+func (f *fakeWaiter) open(h *Host) {
+	f.client.conn, f.client.host = f, h
+	for k := range gateTenantAddressRate { // the other gates are those of members
+		f.client.tickets.of(k, &f.client.waiter)
+	}
+}
+
+// hostAt is the host of the address a.
+func hostAt(a string) *Host { return &Host{id: crowd.HostOf(netip.MustParseAddr(a))} }
+
+// clientAt is the ledger of a client of the address a.
+func clientAt(a string) *Client { return &Client{starter: starter{waiter: waiter{host: hostAt(a)}}} }
+
+// TestGateIsFair: hosts take turns at a gate, and the clients of a host leave in the order they came.
+func TestGateIsFair(t *testing.T) {
+	var g gate
+	hosts := []*Host{{}, {}, {}}
+	number := map[*ticket]string{}
+	for i, n := range []int{6, 1, 3} {
+		for j := range n {
+			f := &fakeWaiter{}
+			f.open(&Host{})
+			number[f.client.tickets.first] = fmt.Sprint(i, ".", j)
+			f.client.tickets.first.since = int64(j)
+			g.put(f.client.tickets.first, hosts[i])
+		}
+	}
+	names := func(t *ticket) (s []string) {
+		for ; t != nil; t = t.next {
+			s = append(s, number[t])
+		}
+		return s
+	}
+	if got, want := fmt.Sprint(names(g.remove(4))), "[0.0 1.0 2.0 0.1]"; got != want {
+		t.Errorf("%s leave, want %s", got, want)
+	}
+	if got, want := fmt.Sprint(names(g.since(3))), "[2.1 0.2 2.2]"; got != want {
+		t.Errorf("%s have waited too long, want %s", got, want)
+	}
+	if got, want := fmt.Sprint(names(g.remove(4))), "[0.3 0.4 0.5]"; got != want || g.n != 0 || len(g.of) != 0 || g.first != nil {
+		t.Errorf("%s leave, want %s; %d are left", got, want, g.n)
+	}
+}
+
+// TestGatesDoNotAllocate: a Call costs no allocation in a bucket or in an admission.
+func TestGatesDoNotAllocate(t *testing.T) {
+	clock := bubbleClock()
+	b := newBucket(gateClient, Rate{Calls: 10_000_000, Octets: 1 << 40}, nil, clock)
+	a := testAdmission()
+	f := &fakeWaiter{}
+	f.open(&Host{})
+	var c Charge
+	if n := testing.AllocsPerRun(1000, func() {
+		b.chargeCall(clock(), 100, &f.client)
+		b.chargeReply(clock(), 100)
+		a.enter(&c, 1, 0, &f.client.starter)
+		a.Dropped(&c, 0)
+	}); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}

@@ -1,0 +1,64 @@
+package admit
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+
+	"github.com/rs/zerolog"
+
+	"github.com/rdmabridge/rdmabridge/internal/loglimit"
+	"github.com/rdmabridge/rdmabridge/metrics"
+)
+
+var errSlowSender = errors.New("proxy: the client sends a Call too slowly while memory for Calls is short")
+
+// A slowSenders keeps clients that begin Calls and do not finish them from stopping the others.
+// While clients wait for memory that others hold, Memory has it look at every client twice a
+// second, on the client's loop. A client is slow if it has held memory for an incomplete Call
+// throughout a second, has sent less than slowPace in it, and the bridge was willing to read.
+// slowSenders closes slow clients until they have freed what the others wait for: those of the
+// host whose slow clients hold the most first, and of these the one that holds the most first.
+type slowSenders struct {
+	clients Population // constant, as the next two
+	log     *zerolog.Logger
+	closed  *metrics.Counter
+	lines   loglimit.Limit
+}
+
+// weigh finds the slow clients, and closes some: others wait for short octets.
+func (s *slowSenders) weigh(round int, short int64) {
+	s.clients.Weigh(func(g *Client, c Sender) int64 {
+		if g.Gone() {
+			return 0
+		}
+		now := c.Sending()
+		if g.sends.p == nil && now.Held == 0 {
+			return 0
+		}
+		return g.sends.get().look.see(round, now)
+	}, func(slow []Burden) { s.close(slow, short) })
+}
+
+// close closes slow clients until they have freed the octets that others wait for.
+func (s *slowSenders) close(slow []Burden, short int64) {
+	byHost := make(map[*Host]int64)
+	for _, b := range slow {
+		byHost[b.Client.host] += b.Held
+	}
+	slices.SortFunc(slow, func(a, b Burden) int {
+		return cmp.Or(cmp.Compare(byHost[b.Client.host], byHost[a.Client.host]), cmp.Compare(b.Held, a.Held))
+	})
+	for _, b := range slow {
+		if short <= 0 {
+			return
+		}
+		short -= b.Held
+		s.closed.Inc()
+		b.Client.host.memory.sent.Store(0)
+		s.lines.Line(s.log, zerolog.WarnLevel, "client_closed").Str("reason", "slow_sender").
+			Str("listener", b.Listener).Stringer("peer", b.Peer).Int64("octets", b.Held).
+			Msg("no memory is left for Calls and the client sends its own too slowly; connection closed")
+		b.Client.conn.Close(errSlowSender)
+	}
+}

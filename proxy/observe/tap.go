@@ -1,0 +1,107 @@
+package observe
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
+)
+
+// Taps
+//
+// A Tap sees RPC messages where they enter and leave the proxy, for a capture. There are four places
+// on the road of a Call and its Reply, and the same four on the way of a reverse Call:
+//
+//	client --in--> proxy --out--> upstream        the Call
+//	client <-out-- proxy <--in--- upstream        its Reply
+//
+// The Tap is asked about each Call once, when it is read. The messages of the Calls that it does not want cost the
+// loop no more than that.
+
+// A Tap sees messages. Its methods run on loops, several at the same time, and must not block. They
+// borrow all that they are given.
+type Tap interface {
+	// Wants is asked about each Call when it is read, and about each reverse Call at each of its
+	// places. The Tap sees the messages of the Call unless Wants returns 0, and gets the answer with each.
+	Wants(c *TapCall) uint32
+	// Message sees a message.
+	Message(m *TapMessage)
+	// Over is called after the last message of a Call: its client has the Reply, or never will have it.
+	Over(o *TapOver)
+	// Ended is called when a connection has ended of which the Tap has seen messages. err may be nil.
+	Ended(c *TapConn, loop int, wanted uint32, err error)
+}
+
+// A TapCall is a Call that a Tap is asked about.
+type TapCall struct {
+	Client   netip.AddrPort // not valid for a reverse Call
+	Listener string         // "" for a reverse Call
+	Upstream string         // "" if the proxy answers the Call itself
+	Reverse  bool
+	Leg      TapLeg // of a reverse Call
+
+	Program, Version, Procedure uint32
+	Operation                   string // the name of a ulb.Operation; "" for a reverse Call
+}
+
+// A TapLeg is a side of the proxy.
+type TapLeg uint8
+
+// The legs.
+const (
+	TapClients TapLeg = iota
+	TapUpstreams
+)
+
+// A TapConn is a connection that messages were seen on. It never changes.
+type TapConn struct {
+	ID          uint64 // tells all connections of the process apart
+	Leg         TapLeg
+	RDMA        bool
+	Name        string         // of the listener or the upstream
+	Local, Peer netip.AddrPort // not valid if the provider does not know
+}
+
+// A TapMessage is a message that a Tap sees.
+type TapMessage struct {
+	Loop   int // the loop that the message is seen on
+	Wanted uint32
+	Call   uint64 // the same for all messages of a Call, and for no other Call; 0 for reverse Calls
+	Conn   *TapConn
+	At     time.Time
+	Out    bool // it leaves the proxy
+	Reply  bool // it is a Reply
+	Parts  [][]byte
+
+	// Data and DataLength are the position and length of the octets in Parts that RDMA moves apart
+	// from the message, or would move if there were enough of them: what a READ or WRITE is about.
+	// DataLength is 0 if there are none.
+	Data, DataLength int
+
+	Program, Version, Procedure uint32 // of a Call
+	Operation                   string // of a Call and its Reply: the name of a ulb.Operation
+
+	// RDMA says how a Call travels over RDMA. It is for Calls to RDMA upstreams, and zero for others.
+	RDMA TapRDMA
+	// Granted and Outstanding are the upstream connection's Calls that may be outstanding, and are.
+	Granted, Outstanding int
+}
+
+// A TapRDMA says how a Call travels over RDMA.
+type TapRDMA struct {
+	Known    bool
+	Shape    ulb.Shape
+	Position uint32 // of the Read chunk
+	Length   uint32 // of the Read chunk
+}
+
+// A TapOver is the end of a Call.
+type TapOver struct {
+	Loop   int
+	Wanted uint32
+	Call   uint64
+	At     time.Time
+	Result string // what became of the Call, as in rdmabridge_listener_calls_total
+	Status string // the class of the Reply, one of package status; "" if there is none
+	Failed bool   // status.Failure of Status
+}

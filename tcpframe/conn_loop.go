@@ -1,0 +1,38 @@
+package tcpframe
+
+import (
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/loop"
+	"github.com/rdmabridge/rdmabridge/tcpframe/eventloop"
+	"github.com/rdmabridge/rdmabridge/tcpframe/tlsloop"
+)
+
+// A Loop is an event loop with what its Conns share. It implements loop.SocketLoop.
+type Loop struct {
+	*eventloop.Loop
+	memoryTimeout    time.Duration  // constant, as the next two
+	servers, clients *tlsloop.Queue // of connections that were accepted, and that were dialled
+
+	outPool
+	timed     []*Conn  // the connections that sweep looks at
+	holds     [][]byte // spare buffers of held input
+	wire      []byte   // octets of TLS records, during one open
+	scrap     []byte   // octets of TLS records that are dropped
+	spareOuts [][]byte // spare buffers of TLS records
+	outs      int      // buffers of TLS records in use
+}
+
+func newLoop(l *eventloop.Loop) *Loop {
+	return &Loop{Loop: l, outPool: newOutPool()}
+}
+
+// handshakes returns the handshakes of servers, or of clients.
+func (l *Loop) handshakes(server bool) *tlsloop.Queue {
+	if server {
+		return l.servers
+	}
+	return l.clients
+}
+
+var _ loop.SocketLoop = (*Loop)(nil)

@@ -1,0 +1,115 @@
+package eventloop
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/rdmabridge/rdmabridge/internal/loop"
+)
+
+// Options configure a group.
+type Options struct {
+	// Loops is the number of event loops, at least 1.
+	Loops int
+	// BusyPoll is for how long a loop that has just done something looks for more before it sleeps; 0 is not at all.
+	BusyPoll time.Duration
+	Log      zerolog.Logger
+}
+
+// A Group is a number of event loops with one clock. Its methods are safe for concurrent use.
+type Group struct {
+	common
+	loops []*Loop // constant
+}
+
+// Start starts the loops.
+func Start(o Options) (*Group, error) {
+	w, err := newWatcher()
+	if err != nil {
+		return nil, err
+	}
+	g := &Group{common: common{watcher: w, busyPoll: int64(o.BusyPoll), epoch: time.Now()}}
+	for i := range o.Loops {
+		l := newLoop(&g.common, i)
+		if l.driver, err = startDriver(l, o.Log); err != nil {
+			_ = g.end()
+			return nil, fmt.Errorf("start loop %d: %w", i, err)
+		}
+		g.loops = append(g.loops, l)
+	}
+	return g, nil
+}
+
+// Loops returns the loops. The caller must not change the slice.
+func (g *Group) Loops() []*Loop { return g.loops }
+
+// leastLoaded returns the loop that drives the fewest sockets.
+func (g *Group) leastLoaded() *Loop {
+	return slices.MinFunc(g.loops, func(a, b *Loop) int { return int(a.conns.Load() - b.conns.Load()) })
+}
+
+// preferredMore is how many more sockets a loop may have than the one with the fewest, and a quarter of these, so
+// that a connection is still placed on it because it is the preferred one. Crossing to another loop for each Call
+// costs a few percent, and an idle processor beside a busy one costs half.
+const preferredMore = 4
+
+// Place returns the loop for a new connection: preferred, unless that is nil or drives many more sockets than
+// another one.
+func (g *Group) Place(preferred *Loop) *Loop {
+	least := g.leastLoaded()
+	if preferred != nil {
+		if n := least.conns.Load(); preferred.conns.Load() <= n+n/4+preferredMore {
+			return preferred
+		}
+	}
+	return least
+}
+
+// Refuse makes each later Attach fail, and waits for those that have begun: gnet never answers an Enroll if the client
+// is stopped meanwhile.
+func (g *Group) Refuse() {
+	g.mu.Lock()
+	g.stopped = true
+	g.mu.Unlock()
+	g.attachments.Wait()
+}
+
+// CloseAll closes every socket with loop.ErrStopped, and returns when each Detached was called.
+func (g *Group) CloseAll() { g.each((*Loop).stop) }
+
+// End runs the tasks that were posted, has the loops drop those that are posted later, and ends their goroutines. All
+// sockets must have been closed.
+func (g *Group) End() error {
+	g.each(func(*Loop) {})
+	for _, l := range g.loops {
+		l.mu.Lock()
+		l.stopped, l.in = true, nil
+		l.mu.Unlock()
+	}
+	return g.end()
+}
+
+// end ends the goroutines of the loops, whose sockets must have been closed.
+func (g *Group) end() error {
+	var failed error
+	for _, l := range g.loops {
+		failed = errors.Join(failed, l.driver.stop())
+	}
+	g.watcher.stop()
+	return failed
+}
+
+// each runs f on every loop and waits until all have returned.
+func (g *Group) each(f func(*Loop)) {
+	var wg sync.WaitGroup
+	wg.Add(len(g.loops))
+	for _, l := range g.loops {
+		l.Post(loop.TaskFunc(func() { defer wg.Done(); f(l) }))
+	}
+	wg.Wait()
+}

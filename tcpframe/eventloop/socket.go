@@ -1,0 +1,317 @@
+package eventloop
+
+import (
+	"net/netip"
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/rdmabridge/rdmabridge/internal/loop"
+)
+
+type IOVec = unix.Iovec
+
+// A conn is what gnet has for a socket.
+type conn interface {
+	Dup() (int, error)
+	Fd() int
+	SetContext(any)
+}
+
+// queues are what the sockets of a loop ask of its pass, and what they may do in it. They belong to the loop.
+type queues struct {
+	watcher *watcher  // constant
+	clock   int64     // time of the pass
+	pass    uint64    // number of the pass
+	share   share     // of one socket in one pass
+	left    int       // octets that Read may still move from the socket that is being read
+	iov     []IOVec   // for one writev
+	dirty   []*Socket // sockets to flush at the end of the pass
+	stale   []*Socket // sockets to update at the end of the pass
+	late    []*Socket // sockets that have a turn in the next pass
+	closing []*Socket // sockets to close at the end of the pass
+}
+
+// A Socket implements loop.WatchedSocket. Its loop owns it.
+type Socket struct {
+	queues        *queues // the loop's
+	stream        loop.Stream
+	local, remote netip.AddrPort
+
+	gc conn // nil before Attached, while the socket is away from its loop, and after Detached
+	fd int  // -1 before Attached and after Detached
+
+	closing   bool  // shut was called: only Detached will be called
+	gone      bool  // Detached was called, or is about to be
+	end       error // error for Detached, if closing is set
+	dirty     bool  // in queues.dirty
+	late      bool  // in queues.late
+	stale     bool  // in queues.stale
+	paused    bool  // nothing is read
+	full      bool  // Writable is called when the kernel takes octets again
+	more      bool  // Writable is called in the next pass
+	returning bool  // it is on its way back to its loop
+	watch     *watch
+	quiet     silence
+	heard     uint64 // value of Loop.sweeps when octets last arrived
+	pass      uint64 // value of queues.pass when octets were last written
+	put       int    // octets written in that pass
+
+	prev, next *Socket // in Loop.sockets
+}
+
+// Writev implements loop.Socket.
+func (s *Socket) Writev(bufs [][]byte) (int, error) {
+	if s.gone {
+		return 0, ErrClosed
+	}
+	total := 0
+	for len(bufs) > 0 {
+		iov := s.queues.iov[:0]
+		want := 0
+		for len(bufs) > 0 && len(iov) < MaxIOV {
+			iov = AppendIOV(iov, bufs[0])
+			want += len(bufs[0])
+			bufs = bufs[1:]
+		}
+		n, err := s.WriteIOV(iov, want)
+		total += n
+		if n < want || err != nil {
+			return total, err
+		}
+	}
+	return total, nil
+}
+
+func AppendIOV(iov []IOVec, b []byte) []IOVec {
+	if len(b) == 0 {
+		return iov
+	}
+	v := IOVec{Base: unsafe.SliceData(b)}
+	v.SetLen(len(b))
+	return append(iov, v)
+}
+
+// WriteIOV writes iov, which holds want octets, and clears it. It writes less when the kernel
+// takes less, or when the socket has used its share of the pass; then Stream.Writable
+// follows.
+func (s *Socket) WriteIOV(iov []IOVec, want int) (int, error) {
+	if want == 0 {
+		return 0, nil
+	}
+	l := s.queues
+	if s.pass != l.pass {
+		s.pass, s.put = l.pass, 0
+	}
+	now, share := iov, min(want, s.Spare())
+	if share < want {
+		now = upTo(iov, share)
+	}
+	var n uintptr
+	var errno unix.Errno
+	for len(now) > 0 {
+		n, _, errno = unix.Syscall(unix.SYS_WRITEV, uintptr(s.fd), uintptr(unsafe.Pointer(unsafe.SliceData(now))), uintptr(len(now)))
+		if errno != unix.EINTR {
+			break
+		}
+	}
+	clear(iov) // its elements point into memory on loan
+	if errno != 0 {
+		if errno != unix.EAGAIN {
+			return 0, os.NewSyscallError("writev", errno)
+		}
+		n = 0
+	}
+	s.put += int(n)
+	switch {
+	case int(n) < share, share < want && !s.writable():
+		s.full = true
+		s.updateSoon()
+	case share < want:
+		s.GoOn()
+	}
+	return int(n), nil
+}
+
+// writable reports whether the kernel would take a large part of its buffer.
+func (s *Socket) writable() bool {
+	p := [1]unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLOUT}}
+	n, err := unix.Poll(p[:], 0)
+	return n > 0 || err != nil
+}
+
+// GoOn makes the loop call Writable once, in the next pass.
+func (s *Socket) GoOn() {
+	s.more = true
+	s.lateSoon()
+}
+
+func (s *Socket) lateSoon() {
+	if !s.late {
+		s.late = true
+		s.queues.late = append(s.queues.late, s)
+	}
+}
+
+// Spare returns how many octets more the socket may write in this pass.
+func (s *Socket) Spare() int {
+	if s.pass != s.queues.pass {
+		return s.queues.share.put
+	}
+	return max(0, s.queues.share.put-s.put) // the share may have become smaller in this pass
+}
+
+// upTo returns the first n octets of iov, which it shortens in place.
+func upTo(iov []IOVec, n int) []IOVec {
+	for i := range iov {
+		if k := int(iov[i].Len); n <= k {
+			iov[i].SetLen(n)
+			return iov[:i+min(n, 1)]
+		}
+		n -= int(iov[i].Len)
+	}
+	return iov
+}
+
+// Read implements loop.Socket.
+func (s *Socket) Read(p []byte) (int, error) {
+	left := s.queues.left
+	if s.closing || left <= 0 || len(p) == 0 {
+		return 0, nil
+	}
+	if len(p) > left+shareSlack {
+		p = p[:left]
+	}
+	n, err := unix.Read(s.fd, p)
+	if n <= 0 || err != nil {
+		return 0, nil // EAGAIN, or an end, which the next read of the loop will find
+	}
+	s.queues.left -= n
+	return n, nil
+}
+
+// Away reports whether the socket has no gnet connection.
+func (s *Socket) Away() bool { return s.gc == nil }
+
+// SetPaused stops or starts reading. gnet may bring one read of octets after it has stopped.
+func (s *Socket) SetPaused(on bool) {
+	if s.gone || s.paused == on {
+		return
+	}
+	s.paused = on
+	if s.Away() {
+		s.updateSoon()
+	}
+}
+
+// FlushSoon implements loop.Socket.
+func (s *Socket) FlushSoon() {
+	if !s.dirty && !s.closing {
+		s.dirty = true
+		s.queues.dirty = append(s.queues.dirty, s)
+	}
+}
+
+// Descriptor returns the socket's descriptor, for options and ioctls. It is another one after the socket has left its loop
+// or come back, and -1 after Detached.
+func (s *Socket) Descriptor() int { return s.fd }
+
+// Paused reports whether SetPaused has stopped reading.
+func (s *Socket) Paused() bool { return s.paused }
+
+// FlushPending reports whether Flush is called at the end of this pass.
+func (s *Socket) FlushPending() bool { return s.dirty }
+
+// Closing reports whether only Detached is going to be called.
+func (s *Socket) Closing() bool { return s.closing }
+
+// FlushLate implements loop.Socket.
+func (s *Socket) FlushLate() {
+	if !s.dirty && !s.closing {
+		s.lateSoon()
+	}
+}
+
+// CloseWrite implements loop.Socket.
+func (s *Socket) CloseWrite() error {
+	if s.gone {
+		return ErrClosed
+	}
+	return os.NewSyscallError("shutdown", unix.Shutdown(s.fd, unix.SHUT_WR))
+}
+
+// Close implements loop.Socket.
+func (s *Socket) Close() { s.shut(nil) }
+
+// Abort implements loop.Socket.
+func (s *Socket) Abort() {
+	if !s.gone {
+		_ = unix.SetsockoptLinger(s.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+	}
+	s.shut(nil)
+}
+
+// shut makes the loop call Detached(err) at the end of the pass.
+func (s *Socket) shut(err error) {
+	if s.closing {
+		return
+	}
+	s.closing, s.end = true, err
+	s.queues.closing = append(s.queues.closing, s)
+}
+
+// LocalAddr implements loop.Socket.
+func (s *Socket) LocalAddr() netip.AddrPort { return s.local }
+
+// RemoteAddr implements loop.Socket.
+func (s *Socket) RemoteAddr() netip.AddrPort { return s.remote }
+
+// MSS implements loop.Socket. TCP_MAXSEG of a connected socket is tcpi_snd_mss.
+func (s *Socket) MSS() int {
+	if s.gone {
+		return 0
+	}
+	n, err := unix.GetsockoptInt(s.fd, unix.IPPROTO_TCP, unix.TCP_MAXSEG)
+	if err != nil {
+		return 0
+	}
+	return n
+}
+
+// A socketList links the sockets of a loop.
+type socketList struct{ head *Socket }
+
+func (l *socketList) push(s *Socket) {
+	if s.next = l.head; s.next != nil {
+		s.next.prev = s
+	}
+	l.head = s
+}
+
+func (l *socketList) remove(s *Socket) {
+	if s.prev != nil {
+		s.prev.next = s.next
+	} else {
+		l.head = s.next
+	}
+	if s.next != nil {
+		s.next.prev = s.prev
+	}
+	s.prev, s.next = nil, nil
+}
+
+// InputWaits reports whether octets wait to be read. It takes nothing.
+func (s *Socket) InputWaits() bool {
+	var b [1]byte
+	n, _, err := unix.Recvfrom(s.fd, b[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+	return n > 0 && err == nil
+}
+
+// updateSoon makes the loop look at the end of the pass whether the socket has to come back or to be watched.
+func (s *Socket) updateSoon() {
+	if !s.stale {
+		s.stale = true
+		s.queues.stale = append(s.queues.stale, s)
+	}
+}
