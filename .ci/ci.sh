@@ -14,6 +14,7 @@ out=$PWD/out/ci
 export CI=true # make install has installed what tests need, and none may skip for the lack of it
 
 # The lab begins as soon as its own programs are compiled.
+gotestsum
 step build make build
 step build go tool preprofile -i cmd/rdmabridge/default.pgo -o /dev/null # fails if go build would
 step build go test -c -tags lab -o /dev/null ./internal/lab
@@ -23,7 +24,7 @@ step build deploy/lab/mkinitrd.sh "$RDMABRIDGE_LAB_INITRD"
 # golangci-lint vets every package, so go test need not (-vet=off).
 allocating=$(git grep -lE '^func Test\w*(Alloc|WithoutPoison|InContainer)' -- '*_test.go' | xargs dirname | sort -u | sed 's|^|./|')
 # The longest first, so that none is alone at the end.
-timed=$(printf '%s\n' ./proxy ./cmd/rdmabridge ./internal/lab ./internal/chaos ./rdmaside/iwarp ./rdmaside ./pool ./tcpframe)
+timed=$(printf '%s\n' ./proxy ./pool ./cmd/rdmabridge ./internal/lab ./internal/chaos ./rdmaside/iwarp ./tcpframe ./rdmaside)
 others=$(go list -f '{{.Dir}}' ./... | sed "s|^$PWD|.|" | grep -vxF "$timed")
 
 # Compiling and lint use the processor time that the guests leave. Lint takes longest, and the tests of most

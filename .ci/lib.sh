@@ -80,4 +80,5 @@ verdict() {
     [ "$failed" = 0 ]
 }
 
-step build go build -modfile=internal/tools/gotestsum.mod -o "$out/gotestsum" gotest.tools/gotestsum
+# gotestsum builds what tests needs.
+gotestsum() { step build go build -modfile=internal/tools/gotestsum.mod -o "$out/gotestsum" gotest.tools/gotestsum; }

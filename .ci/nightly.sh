@@ -7,6 +7,7 @@ cd "$(dirname "$0")/.."
 out=$PWD/out/nightly
 # shellcheck source=.ci/lib.sh
 . .ci/lib.sh
+gotestsum
 
 step build make build
 export RDMABRIDGE_BINARY=$PWD/bin/rdmabridge RDMABRIDGE_BENCH=$PWD/bin/rdmabridge-bench

@@ -14,7 +14,7 @@ out=$PWD/out/test
 . .ci/lib.sh
 
 # The code of these is concurrent, and they are compiled once, with the race detector. The longest first.
-timed=$(printf './%s\n' proxy cmd/rdmabridge internal/chaos rdmaside/iwarp rdmaside pool tcpframe)
+timed=$(printf './%s\n' proxy pool cmd/rdmabridge internal/chaos rdmaside/iwarp tcpframe rdmaside)
 racing=$(printf './%s\n' metrics internal/{accesslog,admin,control,crowd,loglimit,loop,regmem,rpcbind,status,tap,tlsconf})
 others=$(go list -f '{{.Dir}}' ./... | sed "s|^$PWD|.|" | grep -vxF -e "$timed" -e "$racing" -e ./internal/lab) # make ci has TestPair
 allocating=$(git grep -lE '^func Test\w*(Alloc|WithoutPoison)' -- '*_test.go' | xargs dirname | sort -u | sed 's|^|./|' | grep -xF -e "$timed" -e "$racing")
@@ -28,11 +28,13 @@ guest() {
     touch "$out/installed"
     step install deploy/lab/mkinitrd.sh --smoke "$RDMABRIDGE_LAB_INITRD"
     step build make build
+    until [ -e "$out/gotestsum" ] || [ -e "$out/failures" ]; do sleep 1; done
     RDMABRIDGE_LAB=1 tests lab 10s -tags lab -vet=off -count=1 -timeout 15m -run '^TestLabSmoke$' ./internal/lab
     rm -f "$RDMABRIDGE_LAB_INITRD"
 }
 guest &
 guest=$!
+gotestsum
 step build sh -c 'go list -test -export ./... > /dev/null'
 # Some tests need Debian's packages, and the race detector a C compiler.
 until [ -e "$out/installed" ] || ! kill -0 $guest 2> /dev/null; do sleep 1; done

@@ -118,7 +118,7 @@ func TestRulesModel(t *testing.T) {
 	user, kind := 0, 0
 	type series struct{ listener, rule, verdict string }
 	counted := make(map[series]int)
-	const reload, steps = 50, 8000
+	const reload, steps = 50, 4000
 	for i := range uint32(steps) {
 		if i%reload == 0 {
 			if i%(5*reload) == 0 { // a look at the counters takes long
