@@ -13,6 +13,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/admin"
 	"github.com/rdmabridge/rdmabridge/internal/control"
+	"github.com/rdmabridge/rdmabridge/internal/logsink"
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/internal/rpcbind"
@@ -36,7 +37,7 @@ type bridge struct {
 	draining atomic.Bool     // from the first moment of a drain on
 	stop     chan stopReason // one deep: an operator wants a drain
 
-	sink *logSink // where log writes; nil in tests that have no use for it
+	sink *logsink.Sink // where log writes; nil in tests that have no use for it
 
 	hardening hardening // constant
 
@@ -212,14 +213,6 @@ func (b *bridge) alive(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// events returns the last lines of the log, the newest first.
-func (b *bridge) events() []status.Event {
-	if b.sink == nil {
-		return []status.Event{}
-	}
-	return b.sink.journal.Events()
 }
 
 // waitReady waits until every upstream that a listener needs is connected, but no longer

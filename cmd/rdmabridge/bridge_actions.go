@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/rdmabridge/rdmabridge/internal/control"
+	"github.com/rdmabridge/rdmabridge/internal/logsink"
 	"github.com/rdmabridge/rdmabridge/internal/show"
 )
 
@@ -114,15 +115,15 @@ func (b *bridge) actLogLevel(q actionRequest) (actionAnswer, error) {
 	switch {
 	case q.Level == "":
 	case q.Level == levelConfigured:
-		b.sink.override(0, 0)
+		b.sink.Override(0, 0)
 	case !slices.Contains(logLevels, q.Level):
 		return actionAnswer{}, notPossible("%q is no level; write %s, or %s for the level of the configuration", q.Level, strings.Join(logLevels, ", "), levelConfigured)
 	case wait == 0:
 		return actionAnswer{}, notPossible("for how long the level is to apply is missing")
 	default:
-		b.sink.override(parseLevel(q.Level), wait)
+		b.sink.Override(logsink.ParseLevel(q.Level), wait)
 	}
-	now, configured, until := b.sink.levels()
+	now, configured, until := b.sink.Levels()
 	if until.IsZero() {
 		return actionAnswer{Done: fmt.Sprintf("the level of the log is %s, as configured", now)}, nil
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/cli"
 	"github.com/rdmabridge/rdmabridge/internal/control"
+	"github.com/rdmabridge/rdmabridge/internal/logsink"
 	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
@@ -77,10 +78,10 @@ func startControlled(t *testing.T) (b *bridge, socket string, wait func() error)
 	if err != nil {
 		t.Fatal(err)
 	}
-	sink := newLogSink(io.Discard, c.Log)
+	sink := logsink.New(io.Discard, logSettings(c.Log))
 	signals, started, ended := make(chan os.Signal, 2), make(chan *bridge, 1), make(chan error, 1)
 	go func() {
-		ended <- service{config: c, log: sink.logger(), sink: sink, signals: signals, started: func(b *bridge) error { started <- b; return nil }}.run()
+		ended <- service{config: c, log: sink.Logger(), sink: sink, signals: signals, started: func(b *bridge) error { started <- b; return nil }}.run()
 	}()
 	select {
 	case b = <-started:

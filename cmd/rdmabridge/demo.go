@@ -14,6 +14,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/cli"
 	"github.com/rdmabridge/rdmabridge/internal/demo"
+	"github.com/rdmabridge/rdmabridge/internal/logsink"
 )
 
 func newDemoCommand() *cobra.Command {
@@ -73,9 +74,9 @@ func runDemo(a demo.Addresses, out, errOut io.Writer, signals <-chan os.Signal, 
 	if err != nil {
 		return fmt.Errorf("demo: %w\nin%s", err, text)
 	}
-	sink := newServiceLog(errOut, c.Log)
-	defer sink.close()
-	return service{config: c, log: sink.logger(), sink: sink, signals: signals, started: func(b *bridge) error {
+	sink := logsink.NewQueued(errOut, logSettings(c.Log))
+	defer sink.Close()
+	return service{config: c, log: sink.Logger(), sink: sink, signals: signals, started: func(b *bridge) error {
 		if err := b.waitReady(10 * time.Second); err != nil {
 			return fmt.Errorf("demo: %w", err)
 		}

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rdmabridge/rdmabridge/internal/loglimit"
+	"github.com/rdmabridge/rdmabridge/internal/logsink"
 )
 
 // A handover is the old side of a hand-over: it listens at handover.path for processes
@@ -102,7 +103,7 @@ func (h *handover) accept() {
 		h.remove(c)
 		c.Close()
 		if err != nil {
-			h.b.sink.setRole("")
+			h.b.sink.SetRole("")
 			h.log.Warn().Str("event", "handover_failed").Int("other_pid", pid).Err(err).Msg("hand-over failed; this process continues")
 			continue
 		}
@@ -161,7 +162,7 @@ func (h *handover) serve(c *net.UnixConn) (pid int, err error) {
 	if err := h.send(c); err != nil {
 		return pid, err
 	}
-	h.b.sink.setRole(roleOld)
+	h.b.sink.SetRole(logsink.RoleOld)
 	h.log.Info().Str("event", "handover_begun").Int("other_pid", pid).Msg("hand-over: sockets sent")
 	_ = c.SetDeadline(time.Now().Add(handoverStart))
 	if err := expectLine(lines, "ready"); err != nil {

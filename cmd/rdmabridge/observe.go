@@ -114,7 +114,7 @@ func (b *bridge) prepareAccessLog(c *configs.AccessLog) (*accesslog.Log, error) 
 		}
 		o.Output = out
 	case b.sink != nil:
-		o.Output = accesslog.Stderr(b.sink.calls())
+		o.Output = accesslog.Stderr(b.sink.Calls())
 		o.PID = 0 // the sink adds it
 	default:
 		o.Output = accesslog.Stderr(os.Stderr)

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/logsink"
 	"github.com/rdmabridge/rdmabridge/metrics"
 )
 
@@ -36,7 +37,7 @@ type reloader struct {
 	b     *bridge
 	files []string
 	flags *pflag.FlagSet    // which override settings of the files; nil if there are none
-	sink  *logSink          // the sink of the bridge's logger; nil if level and format cannot change
+	sink  *logsink.Sink     // the sink of the bridge's logger; nil if level and format cannot change
 	hash  [sha256.Size]byte // hash of the content loaded last
 
 	applied, unchanged, refused *metrics.Counter
@@ -45,7 +46,7 @@ type reloader struct {
 
 // newReloader returns a reloader for a bridge whose configuration was loaded from files
 // when their content had this hash.
-func newReloader(b *bridge, files []string, sink *logSink, hash [sha256.Size]byte) *reloader {
+func newReloader(b *bridge, files []string, sink *logsink.Sink, hash [sha256.Size]byte) *reloader {
 	m := b.metrics
 	count := func(result string) *metrics.Counter {
 		return m.Counter(metrics.ConfigReloads, result)
@@ -155,7 +156,7 @@ func (r *reloader) apply(next *configs.Config) (changes, pending []configs.Chang
 	}
 	b.show(c, pending)
 	if r.sink != nil {
-		r.sink.set(c.Log)
+		r.sink.Set(logSettings(c.Log))
 	}
 	return changes, pending, nil
 }

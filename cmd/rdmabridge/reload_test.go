@@ -17,6 +17,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/logsink"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
@@ -178,9 +179,9 @@ func startReload(t *testing.T, text string) *reloadCase {
 		t.Fatal(err)
 	}
 	started := make(chan *bridge, 1)
-	sink := newLogSink(x.log, c.Log)
+	sink := logsink.New(x.log, logSettings(c.Log))
 	s := service{
-		config: c, log: sink.logger(), signals: x.signals, files: []string{x.path}, hash: hash, watcher: watched, sink: sink,
+		config: c, log: sink.Logger(), signals: x.signals, files: []string{x.path}, hash: hash, watcher: watched, sink: sink,
 		started: func(b *bridge) error { started <- b; return nil },
 	}
 	go func() { x.ended <- s.run() }()
@@ -678,7 +679,7 @@ func TestReloaderChanged(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "rdmabridge.yaml")
 	write(t, path, base)
 	steps := func(b *bridge) error {
-		r := newReloader(b, []string{path}, newLogSink(io.Discard, c.Log), hashFiles([]string{path}))
+		r := newReloader(b, []string{path}, logsink.New(io.Discard, logSettings(c.Log)), hashFiles([]string{path}))
 		signal := func() { r.reload(reloadSignal) }
 		for _, step := range []struct {
 			name, text                  string

@@ -17,6 +17,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/demo"
+	"github.com/rdmabridge/rdmabridge/internal/logsink"
 	"github.com/rdmabridge/rdmabridge/internal/rpcbind"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
@@ -126,7 +127,7 @@ func TestRPCBindServe(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := serve(c, newLog(new(testkit.Log), c.Log), nil, nil); !errors.Is(err, syscall.EADDRINUSE) {
+	if err := serve(c, logsink.New(new(testkit.Log), logSettings(c.Log)).Logger(), nil, nil); !errors.Is(err, syscall.EADDRINUSE) {
 		t.Errorf("serve on a port that is taken: %v", err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/rdmabridge/rdmabridge/internal/cli"
+	"github.com/rdmabridge/rdmabridge/internal/logsink"
 )
 
 func newServeCommand() *cobra.Command {
@@ -51,9 +52,9 @@ Exit codes: 0 the bridge drained; 1 the file has problems or the bridge failed;
 			limitHeap(c.Memory)
 			signals, stop := notify()
 			defer stop()
-			sink := newServiceLog(cmd.ErrOrStderr(), c.Log)
-			defer sink.close()
-			log := sink.logger()
+			sink := logsink.NewQueued(cmd.ErrOrStderr(), logSettings(c.Log))
+			defer sink.Close()
+			log := sink.Logger()
 			err = cli.Failed(service{
 				config: c, log: log, signals: signals,
 				files: files, flags: cmd.Flags(), hash: hash, watcher: watched, sink: sink, takeover: takeover,

@@ -12,13 +12,14 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/logsink"
 )
 
 // A service is one run of a bridge, from its start to its end.
 type service struct {
 	config  *configs.Config
 	log     zerolog.Logger
-	sink    *logSink // where log writes; a reload changes its level and format; nil if nothing can
+	sink    *logsink.Sink // where log writes; a reload changes its level and format; nil if nothing can
 	signals <-chan os.Signal
 	started func(*bridge) error // called once the bridge listens; may be nil
 
@@ -41,7 +42,7 @@ func serve(c *configs.Config, log zerolog.Logger, signals <-chan os.Signal, star
 func (s service) run() error {
 	c := s.config
 	if s.sink != nil && c.Handover.Enabled() {
-		s.sink.sayProcess()
+		s.sink.SayProcess()
 	}
 	restrictions := restrictProcess(c, s.files, s.log)
 	in, err := s.inherit()
@@ -100,7 +101,7 @@ func (s service) inherit() (*inheritance, error) {
 	case in == nil:
 		s.log.Info().Str("event", "handover_none").Str("path", s.config.Handover.Path).Msg("no process to take over from; starting as usual")
 	default:
-		s.sink.setRole(roleNew)
+		s.sink.SetRole(logsink.RoleNew)
 		s.log.Info().Str("event", "handover_begun").Int("other_pid", in.from.PID).Int("sockets", len(in.from.Sockets)).Msg("taking over")
 	}
 	return in, nil
@@ -140,7 +141,7 @@ func (s service) start(b *bridge, in *inheritance) (h *handover, err error) {
 		}
 	}
 	if in != nil {
-		s.sink.setRole("")
+		s.sink.SetRole("")
 		s.log.Info().Str("event", "handover_done").Int("other_pid", in.from.PID).Msg("take-over complete")
 	}
 	return h, nil

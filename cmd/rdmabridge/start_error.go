@@ -16,6 +16,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/cli"
+	"github.com/rdmabridge/rdmabridge/internal/logsink"
 )
 
 // A startError is the error of a bridge that could not start, with the way out.
@@ -57,7 +58,7 @@ func logFileError(w io.Writer, files []string, known configs.Known, err error) b
 	if cli.ShowsColours(w) || configs.LogFormat(files, known) == configs.FormatConsole {
 		return false
 	}
-	log := newLog(w, configs.Log{Level: "info"})
+	log := logsink.New(w, logsink.Settings{Level: "info"}).Logger()
 	line := func() *zerolog.Event {
 		return log.WithLevel(zerolog.FatalLevel).Str("event", "config_invalid").Str("file", strings.Join(files, ", "))
 	}

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/logsink"
 	"github.com/rdmabridge/rdmabridge/proxy/reach"
 )
 
@@ -24,4 +25,9 @@ func proxySource(u *configs.Upstream) (s reach.Source) {
 		s.Low, s.High = u.Source.Ports.Low, u.Source.Ports.High
 	}
 	return s
+}
+
+// logSettings translates the settings of the log.
+func logSettings(c configs.Log) logsink.Settings {
+	return logsink.Settings{Level: c.Level, Console: c.Format == configs.FormatConsole}
 }

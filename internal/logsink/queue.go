@@ -1,4 +1,4 @@
-package main
+package logsink
 
 import (
 	"bytes"
@@ -80,7 +80,7 @@ func (q *lineQueue) run(mention func(uint64)) {
 	}
 }
 
-// close writes the lines that wait, but for no longer than a second.
+// Close writes the lines that wait, but for no longer than a second.
 func (q *lineQueue) close() {
 	close(q.stop)
 	select {

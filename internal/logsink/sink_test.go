@@ -1,4 +1,4 @@
-package main
+package logsink
 
 import (
 	"bufio"
@@ -15,15 +15,14 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
 // The journal has every line of level info and above, whatever is written.
 func TestJournal(t *testing.T) {
 	var out bytes.Buffer
-	sink := newLogSink(&out, configs.Log{Level: "error", Format: "json"})
-	log := sink.logger().With().Str("upstream", "nfs").Logger()
+	sink := New(&out, Settings{Level: "error"})
+	log := sink.Logger().With().Str("upstream", "nfs").Logger()
 	log.Debug().Msg("a")
 	log.Info().Str("event", "upstream_connected").Msg("b")
 	log.Error().Msg("c")
@@ -34,34 +33,34 @@ func TestJournal(t *testing.T) {
 	if got := out.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, `"message":"c"`) {
 		t.Errorf("written:\n%s", got)
 	}
-	if (&bridge{}).events() == nil {
-		t.Error("the events of a bridge without a journal are null in JSON")
+	if (*Sink)(nil).Events() == nil {
+		t.Error("the events of no sink are null in JSON")
 	}
 }
 
 // An override ends by itself, and a reload meanwhile changes only what comes after it.
 func TestLogOverride(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		sink := newLogSink(io.Discard, configs.Log{Level: "info", Format: "json"})
+		sink := New(io.Discard, Settings{Level: "info"})
 		want := func(now, configured zerolog.Level, until time.Duration) {
 			t.Helper()
-			n, c, u := sink.levels()
+			n, c, u := sink.Levels()
 			if n != now || c != configured || (until == 0) != u.IsZero() || until != 0 && time.Until(u) != until {
 				t.Errorf("levels %v, %v, until %v; want %v, %v, in %v", n, c, u, now, configured, until)
 			}
 		}
-		sink.override(zerolog.DebugLevel, 10*time.Minute)
+		sink.Override(zerolog.DebugLevel, 10*time.Minute)
 		want(zerolog.DebugLevel, zerolog.InfoLevel, 10*time.Minute)
-		sink.set(configs.Log{Level: "warn", Format: "console"})
+		sink.Set(Settings{Level: "warn", Console: true})
 		want(zerolog.DebugLevel, zerolog.WarnLevel, 10*time.Minute)
-		sink.override(zerolog.ErrorLevel, time.Hour)
+		sink.Override(zerolog.ErrorLevel, time.Hour)
 		time.Sleep(30 * time.Minute)
 		want(zerolog.ErrorLevel, zerolog.WarnLevel, 30*time.Minute)
 		time.Sleep(30 * time.Minute)
 		synctest.Wait()
 		want(zerolog.WarnLevel, zerolog.WarnLevel, 0)
-		sink.override(zerolog.DebugLevel, time.Hour)
-		sink.override(zerolog.DebugLevel, 0)
+		sink.Override(zerolog.DebugLevel, time.Hour)
+		sink.Override(zerolog.DebugLevel, 0)
 		want(zerolog.WarnLevel, zerolog.WarnLevel, 0)
 	})
 }
@@ -81,7 +80,7 @@ func TestJournaldPriorities(t *testing.T) {
 	stat := info.Sys().(*syscall.Stat_t)
 	read := func(stream, format string) string {
 		t.Setenv("JOURNAL_STREAM", stream)
-		log := newLog(w, configs.Log{Level: "debug", Format: format})
+		log := New(w, Settings{Level: "debug", Console: format == "console"}).Logger()
 		log.Debug().Msg("a")
 		log.Info().Msg("a")
 		log.Warn().Msg("a")
@@ -113,13 +112,13 @@ func TestJournaldPriorities(t *testing.T) {
 // During a hand-over each line says which process wrote it.
 func TestLogRole(t *testing.T) {
 	var out bytes.Buffer
-	sink := newLogSink(&out, configs.Log{Level: "info", Format: "json"})
-	log := sink.logger()
+	sink := New(&out, Settings{Level: "info"})
+	log := sink.Logger()
 	log.Info().Msg("alone")
-	sink.sayProcess()
-	sink.setRole("new")
+	sink.SayProcess()
+	sink.SetRole("new")
 	log.Info().Msg("new")
-	sink.setRole("")
+	sink.SetRole("")
 	log.Info().Msg("after")
 	lines := strings.Split(out.String(), "\n")
 	pid := fmt.Sprintf(`"pid":%d`, os.Getpid())
@@ -136,8 +135,8 @@ func TestLogBlocked(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	sink := newServiceLog(w, configs.Log{Level: "info", Format: "json"})
-	log := sink.logger()
+	sink := NewQueued(w, Settings{Level: "info"})
+	log := sink.Logger()
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -179,7 +178,7 @@ func TestLogBlocked(t *testing.T) {
 		t.Error("the log does not say that lines are missing")
 	}
 	log.Info().Msg("the last")
-	sink.close()
+	sink.Close()
 	b := make([]byte, 4096)
 	if n, err := r.Read(b); err != nil || !strings.Contains(string(b[:n]), "the last") {
 		t.Errorf("read %s, %v", b[:n], err)

@@ -1,4 +1,7 @@
-package main
+// Package logsink is where the log of a process goes. It formats lines for people, programs and journald, and writes
+// them without making the event loops wait. The level and the format can change, and the level also for a while. The
+// last lines are kept, as package journal describes.
+package logsink
 
 import (
 	"bytes"
@@ -11,16 +14,16 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/cli"
 	"github.com/rdmabridge/rdmabridge/internal/journal"
 	"github.com/rdmabridge/rdmabridge/internal/loglimit"
+	"github.com/rdmabridge/rdmabridge/internal/status"
 )
 
-// A logSink is the destination of all loggers of a process. Its level and format can
+// A Sink is the destination of all loggers of a process. Its level and format can
 // change while loggers use it. Its journal has the last lines of level info and above,
 // whatever the level is.
-type logSink struct {
+type Sink struct {
 	terminal bool // whether to is a terminal, which shows colours
 	journald bool // whether to is connected to journald, which reads priorities
 	journal  *journal.Journal
@@ -35,25 +38,29 @@ type logSink struct {
 	line       bytes.Buffer
 	console    *zerolog.ConsoleWriter // nil for JSON; writes to line
 	configured zerolog.Level
-	restore    *time.Timer // ends a level that override has set; nil for none
+	restore    *time.Timer // ends a level that Override has set; nil for none
 	until      time.Time   // when restore does that
 }
 
-// newLog makes a logger for a process that never changes level or format.
-func newLog(w io.Writer, c configs.Log) zerolog.Logger { return newLogSink(w, c).logger() }
+// Settings are what can change.
+type Settings struct {
+	Level   string // debug, info, warn or error
+	Console bool   // lines for people; otherwise each is a JSON object
+}
 
-func newLogSink(w io.Writer, c configs.Log) *logSink {
-	s := &logSink{to: w, terminal: cli.ShowsColours(w), journald: isJournald(w), journal: journal.New()}
-	s.set(c)
+// New returns a sink for a process that may wait for w.
+func New(w io.Writer, c Settings) *Sink {
+	s := &Sink{to: w, terminal: cli.ShowsColours(w), journald: isJournald(w), journal: journal.New()}
+	s.Set(c)
 	return s
 }
 
-// newServiceLog returns a sink for a process with event loops, which never wait for w. The caller closes
+// NewQueued returns a sink for a process with event loops, which never wait for w. The caller closes
 // it at the end.
-func newServiceLog(w io.Writer, c configs.Log) *logSink {
-	s := newLogSink(w, c)
+func NewQueued(w io.Writer, c Settings) *Sink {
+	s := New(w, c)
 	if mayBlock(w) {
-		log := s.logger()
+		log := s.Logger()
 		s.queue = newLineQueue(w, func(lost uint64) {
 			loglimit.Line(&log, zerolog.WarnLevel, "log_lines_lost", lost).Msg("standard error does not take the log as fast as it comes; lines are lost")
 		})
@@ -62,30 +69,29 @@ func newServiceLog(w io.Writer, c configs.Log) *logSink {
 	return s
 }
 
-// close writes the lines that wait.
-func (s *logSink) close() {
+// Close writes the lines that wait.
+func (s *Sink) Close() {
 	if s.queue != nil {
 		s.queue.close()
 	}
 }
 
-// set applies the level and format of c. Any goroutine may call it. Loading the
-// configuration has validated the level. A level that override has set stays until its
-// time is over.
-func (s *logSink) set(c configs.Log) {
+// Set applies c. Any goroutine may call it. A level that Override has set stays until its time is over.
+func (s *Sink) Set(c Settings) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.console = nil
-	if c.Format == configs.FormatConsole {
+	if c.Console {
 		s.console = cli.Console(&s.line, s.terminal)
 	}
-	s.configured = parseLevel(c.Level)
+	s.configured = ParseLevel(c.Level)
 	if s.restore == nil {
 		s.level.Store(int32(s.configured))
 	}
 }
 
-func parseLevel(name string) zerolog.Level {
+// ParseLevel returns the level of a name, which is info for other names.
+func ParseLevel(name string) zerolog.Level {
 	level, err := zerolog.ParseLevel(name)
 	if err != nil {
 		return zerolog.InfoLevel
@@ -93,9 +99,9 @@ func parseLevel(name string) zerolog.Level {
 	return level
 }
 
-// override sets the level for a while, after which the configured one applies again. A
+// Override sets the level for a while, after which the configured one applies again. A
 // time of 0 or less ends that at once.
-func (s *logSink) override(level zerolog.Level, wait time.Duration) {
+func (s *Sink) Override(level zerolog.Level, wait time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.restore != nil {
@@ -120,9 +126,9 @@ func (s *logSink) override(level zerolog.Level, wait time.Duration) {
 	s.restore = t
 }
 
-// levels returns the level in force and the configured one, and until when the first
+// Levels returns the level in force and the configured one, and until when the first
 // one is in force, which is zero if no override is.
-func (s *logSink) levels() (now, configured zerolog.Level, until time.Time) {
+func (s *Sink) Levels() (now, configured zerolog.Level, until time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.restore != nil {
@@ -131,20 +137,28 @@ func (s *logSink) levels() (now, configured zerolog.Level, until time.Time) {
 	return zerolog.Level(s.level.Load()), s.configured, until
 }
 
-// logger returns a logger that writes to s. The logger's own level admits every
+// Events returns the last lines, the newest first. A nil Sink has none.
+func (s *Sink) Events() []status.Event {
+	if s == nil {
+		return []status.Event{}
+	}
+	return s.journal.Events()
+}
+
+// Logger returns a logger that writes to s. The logger's own level admits every
 // line, and Sample drops those that nobody wants before they are formatted.
-func (s *logSink) logger() zerolog.Logger {
+func (s *Sink) Logger() zerolog.Logger {
 	return zerolog.New(s).Level(zerolog.DebugLevel).Sample(s).Hook(s).With().Timestamp().Logger()
 }
 
 // Sample implements zerolog.Sampler. It reports whether to format a line of level l.
-func (s *logSink) Sample(l zerolog.Level) bool {
+func (s *Sink) Sample(l zerolog.Level) bool {
 	return l >= zerolog.InfoLevel || int32(l) >= s.level.Load()
 }
 
 // Run implements zerolog.Hook. It makes lines say which process wrote them when there
 // may be two.
-func (s *logSink) Run(e *zerolog.Event, _ zerolog.Level, _ string) {
+func (s *Sink) Run(e *zerolog.Event, _ zerolog.Level, _ string) {
 	if s.pid.Load() {
 		e.Int("pid", os.Getpid())
 	}
@@ -153,18 +167,18 @@ func (s *logSink) Run(e *zerolog.Event, _ zerolog.Level, _ string) {
 	}
 }
 
-// sayProcess makes every line say the process ID.
-func (s *logSink) sayProcess() { s.pid.Store(true) }
+// SayProcess makes every line say the process ID.
+func (s *Sink) SayProcess() { s.pid.Store(true) }
 
 // The roles of a process in a hand-over.
 const (
-	roleOld = "old" // it has sent its sockets
-	roleNew = "new" // it has not taken over yet
+	RoleOld = "old" // it has sent its sockets
+	RoleNew = "new" // it has not taken over yet
 )
 
-// setRole makes every line say the role of this process in a hand-over, "" for none. A nil sink does
+// SetRole makes every line say the role of this process in a hand-over, "" for none. A nil sink does
 // nothing.
-func (s *logSink) setRole(role string) {
+func (s *Sink) SetRole(role string) {
 	if s == nil {
 		return
 	}
@@ -176,10 +190,10 @@ func (s *logSink) setRole(role string) {
 }
 
 // Write implements io.Writer. zerolog calls WriteLevel instead.
-func (s *logSink) Write(p []byte) (int, error) { return s.WriteLevel(zerolog.NoLevel, p) }
+func (s *Sink) Write(p []byte) (int, error) { return s.WriteLevel(zerolog.NoLevel, p) }
 
 // WriteLevel implements zerolog.LevelWriter. p is a line of level l as JSON.
-func (s *logSink) WriteLevel(l zerolog.Level, p []byte) (int, error) {
+func (s *Sink) WriteLevel(l zerolog.Level, p []byte) (int, error) {
 	if l >= zerolog.InfoLevel {
 		s.journal.Add(p)
 	}
@@ -193,15 +207,15 @@ func (s *logSink) WriteLevel(l zerolog.Level, p []byte) (int, error) {
 	return n, err
 }
 
-// calls returns a writer for lines about Calls. The journal does not have them, and the level does not
+// Calls returns a writer for lines about Calls. The journal does not have them, and the level does not
 // matter. An error says that a line was lost.
-func (s *logSink) calls() io.Writer { return (*callLines)(s) }
+func (s *Sink) Calls() io.Writer { return (*callLines)(s) }
 
-type callLines logSink
+type callLines Sink
 
-func (s *callLines) Write(p []byte) (int, error) { return (*logSink)(s).write(zerolog.InfoLevel, p) }
+func (s *callLines) Write(p []byte) (int, error) { return (*Sink)(s).write(zerolog.InfoLevel, p) }
 
-func (s *logSink) write(l zerolog.Level, p []byte) (int, error) {
+func (s *Sink) write(l zerolog.Level, p []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.line.Reset()

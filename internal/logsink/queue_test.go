@@ -1,4 +1,4 @@
-package main
+package logsink
 
 import (
 	"errors"
@@ -6,18 +6,16 @@ import (
 	"testing"
 
 	"github.com/rs/zerolog"
-
-	"github.com/rdmabridge/rdmabridge/configs"
 )
 
 // TestLinesLost: when standard error takes nothing, the access log learns that its lines are lost, and
 // other lines are lost in silence.
 func TestLinesLost(t *testing.T) {
 	r, w := io.Pipe()
-	s := newLogSink(w, configs.Log{Level: "info", Format: "json"})
+	s := New(w, Settings{Level: "info"})
 	s.queue = newLineQueue(w, func(uint64) {})
 	s.to = s.queue
-	calls, lost := s.calls(), 0
+	calls, lost := s.Calls(), 0
 	for range logQueueLen + 10 {
 		if _, err := calls.Write([]byte("{}\n")); errors.Is(err, errLineLost) {
 			lost++
@@ -30,5 +28,5 @@ func TestLinesLost(t *testing.T) {
 		t.Error(err)
 	}
 	r.Close()
-	s.close()
+	s.Close()
 }
