@@ -13,6 +13,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/admin"
 	"github.com/rdmabridge/rdmabridge/internal/control"
+	"github.com/rdmabridge/rdmabridge/internal/handover"
 	"github.com/rdmabridge/rdmabridge/internal/logsink"
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
@@ -26,6 +27,9 @@ import (
 // trimInterval is how often the arena returns memory to the kernel that no message has
 // used since the last time.
 const trimInterval = 30 * time.Second
+
+// settleTime is how long a process that hands over lets connections that it has just accepted come up before it drains.
+const settleTime = 100 * time.Millisecond
 
 // A bridge is one configuration put to work: the arena, the engine, the proxy and the
 // servers beside it.
@@ -67,7 +71,7 @@ type bridge struct {
 	tls        tlsSet       // the same
 	watchEvery atomic.Int64 // reload.watch of config, a time.Duration
 
-	inherited *inheritance // nil if this process did not take over
+	inherited *handover.Inheritance // nil if this process did not take over
 
 	trim chan struct{} // closed to stop trimming, and the watch for problems
 	wg   sync.WaitGroup
@@ -75,7 +79,7 @@ type bridge struct {
 
 // newBridge makes the parts that c describes and connects them to each other. It opens
 // no socket. Start uses the sockets of in, which may be nil.
-func newBridge(c *configs.Config, log zerolog.Logger, in *inheritance) (b *bridge, err error) {
+func newBridge(c *configs.Config, log zerolog.Logger, in *handover.Inheritance) (b *bridge, err error) {
 	b = &bridge{started: time.Now(), log: log, config: c, inherited: in, stop: make(chan stopReason, 1), identity: identity(c, in), metrics: metrics.NewForProcess(), trim: make(chan struct{})}
 	b.drainIn.Store(int64(c.Drain.Timeout))
 	b.show(c, nil)
@@ -97,7 +101,7 @@ func newBridge(c *configs.Config, log zerolog.Logger, in *inheritance) (b *bridg
 		}
 	}()
 	registry := newRegistry(c)
-	o := proxy.Options{Log: log, Metrics: b.metrics, Engine: b.engine, Arena: b.arena, Registry: registry, Identity: b.identity, Socket: in.listener}
+	o := proxy.Options{Log: log, Metrics: b.metrics, Engine: b.engine, Arena: b.arena, Registry: registry, Identity: b.identity, Socket: in.Listener}
 	b.watchEvery.Store(int64(c.Reload.Watch))
 	var inUse parts
 	o.Tenants = tenantOptions(c)
@@ -166,7 +170,7 @@ func (b *bridge) leave() {
 		b.log.Warn().Str("event", "rpcbind_failed").Err(err).Msg("rpcbind did not close cleanly")
 	}
 	b.proxy.StopAccepting()
-	time.Sleep(handoverSettle)
+	time.Sleep(settleTime)
 }
 
 // drain lets Calls finish until drain.timeout is over or ctx is done. /readyz reports

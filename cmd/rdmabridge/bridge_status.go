@@ -34,7 +34,7 @@ func (b *bridge) makePages(c *configs.Config) error {
 	if !c.Admin.Enabled() {
 		return nil
 	}
-	inherited, err := b.inherited.admin(c.Admin.Address)
+	inherited, err := b.inherited.Admin(c.Admin.Address)
 	if err != nil {
 		return err
 	}

@@ -326,7 +326,7 @@ handover: {path: %s/h.sock}
 		q := startProcess(t, newLogFile(t), "serve", "-c", bad, "--takeover")
 		if what == "an upstream that is down" {
 			q.says(`"message":"listening"`)
-			q.cmd.Process.Signal(syscall.SIGTERM) // it would give up after takeoverReady
+			q.cmd.Process.Signal(syscall.SIGTERM) // it would give up after half a minute
 		}
 		if err := q.exit(); err == nil {
 			t.Errorf("%s: the new process exited without an error", what)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/control"
+	"github.com/rdmabridge/rdmabridge/internal/handover"
 	"github.com/rdmabridge/rdmabridge/internal/harden"
 	"github.com/rdmabridge/rdmabridge/internal/status"
 )
@@ -38,7 +39,7 @@ func restrictProcess(c *configs.Config, files []string, log zerolog.Logger) hard
 		n.AddSystem()
 		n.Write = append(n.Write, logDirectories()...)
 		if c.Handover.Enabled() {
-			n.Program = program
+			n.Program = handover.Program
 		}
 		for _, r := range harden.Apply(n) {
 			if r.Err != nil {

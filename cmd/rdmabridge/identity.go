@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/handover"
 )
 
 // machineID names the file that tells this host from all others. It is the same after a restart,
@@ -15,12 +16,12 @@ const machineID = "/etc/machine-id"
 // identity returns what tells this bridge from others that a server sees at the same address,
 // and is the same after a restart. A process that takes over has the identity of the process
 // before, so that a changed list of listeners does not change it while Calls are under way.
-func identity(c *configs.Config, in *inheritance) string {
+func identity(c *configs.Config, in *handover.Inheritance) string {
 	switch {
 	case c.Identity != "":
 		return string(c.Identity)
-	case in != nil && in.from.Identity != "":
-		return in.from.Identity
+	case in != nil && in.From.Identity != "":
+		return in.From.Identity
 	}
 	return defaultIdentity(c)
 }

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/handover"
 )
 
 func listening(addresses ...string) *configs.Config {
@@ -30,12 +31,12 @@ func TestIdentity(t *testing.T) {
 	if host, err := os.Hostname(); err == nil && !strings.HasPrefix(name, host+"\n") {
 		t.Errorf("identity %q without the host name %s", name, host)
 	}
-	in := &inheritance{from: greeting{Identity: name}}
+	in := &handover.Inheritance{From: handover.Greeting{Identity: name}}
 	more := listening("127.0.0.1:2049", ":111", ":20049")
 	if identity(more, in) != name {
 		t.Error("another identity after a hand-over to a process with another listener")
 	}
-	if identity(more, &inheritance{}) != identity(more, nil) {
+	if identity(more, &handover.Inheritance{}) != identity(more, nil) {
 		t.Error("a process that handed over no identity changes it")
 	}
 	more.Identity = "of the file"

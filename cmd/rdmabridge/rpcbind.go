@@ -21,7 +21,7 @@ func (b *bridge) startRPCBind() error {
 	}
 	o := rpcbind.Options{Address: c.RPCBind.Address, Engine: b.engine, Log: b.log, Metrics: b.metrics, Allow: rpcbindAllow(c)}
 	var err error
-	if o.TCP, o.UDP, err = b.inherited.rpcbind(c.RPCBind.Address); err != nil {
+	if o.TCP, o.UDP, err = b.inherited.RPCBind(c.RPCBind.Address); err != nil {
 		return err
 	}
 	if o.Services, err = rpcbindServices(c, b.proxy.Addr); err != nil {

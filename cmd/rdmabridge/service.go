@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/handover"
 	"github.com/rdmabridge/rdmabridge/internal/logsink"
 )
 
@@ -51,7 +52,7 @@ func (s service) run() error {
 	}
 	b, err := newBridge(c, s.log, in)
 	if err != nil {
-		in.abandon()
+		in.Abandon()
 		return cannotStart(err, c)
 	}
 	b.sink, b.hardening = s.sink, restrictions
@@ -64,7 +65,7 @@ func (s service) run() error {
 	logWarnings(s.log, c)
 	h, err := s.start(b, in)
 	if err != nil {
-		in.abandon() // before close, so that the other process continues at once
+		in.Abandon() // before close, so that the other process continues at once
 		return cannotStart(errors.Join(err, b.close()), c)
 	}
 	state := "READY=1"
@@ -87,14 +88,14 @@ func logWarnings(log zerolog.Logger, c *configs.Config) {
 
 // inherit asks another process for its sockets. It returns nil if the command line
 // does not want that, or if no process listens at handover.path.
-func (s service) inherit() (*inheritance, error) {
+func (s service) inherit() (*handover.Inheritance, error) {
 	if !s.takeover {
 		return nil, nil
 	}
 	if !s.config.Handover.Enabled() {
 		return nil, errors.New("--takeover needs handover.path in the configuration")
 	}
-	in, err := takeOver(s.config.Handover.Path)
+	in, err := handover.TakeOver(s.config.Handover.Path)
 	switch {
 	case err != nil:
 		return nil, err
@@ -102,14 +103,14 @@ func (s service) inherit() (*inheritance, error) {
 		s.log.Info().Str("event", "handover_none").Str("path", s.config.Handover.Path).Msg("no process to take over from; starting as usual")
 	default:
 		s.sink.SetRole(logsink.RoleNew)
-		s.log.Info().Str("event", "handover_begun").Int("other_pid", in.from.PID).Int("sockets", len(in.from.Sockets)).Msg("taking over")
+		s.log.Info().Str("event", "handover_begun").Int("other_pid", in.From.PID).Int("sockets", len(in.From.Sockets)).Msg("taking over")
 	}
 	return in, nil
 }
 
 // start starts b, completes the hand-over from the process of in, and listens for the
 // process that takes over next.
-func (s service) start(b *bridge, in *inheritance) (h *handover, err error) {
+func (s service) start(b *bridge, in *handover.Inheritance) (h *handover.Server, err error) {
 	if err := b.start(); err != nil {
 		return nil, err
 	}
@@ -122,17 +123,17 @@ func (s service) start(b *bridge, in *inheritance) (h *handover, err error) {
 		if err := s.awaitReady(b, in); err != nil {
 			return nil, err
 		}
-		if err := in.finish(s.log); err != nil {
+		if err := in.Finish(s.log); err != nil {
 			return nil, err
 		}
 	}
 	predecessor := 0
 	if in != nil {
-		predecessor = in.from.PID
+		predecessor = in.From.PID
 	}
 	b.startControl(predecessor)
 	if s.config.Handover.Enabled() {
-		if h, err = listenHandover(s.config.Handover.Path, b); err != nil {
+		if h, err = handover.Listen(handover.Options{Path: s.config.Handover.Path, Log: s.log, Sink: s.sink, State: b.handedOver}); err != nil {
 			if in == nil {
 				return nil, err
 			}
@@ -142,17 +143,14 @@ func (s service) start(b *bridge, in *inheritance) (h *handover, err error) {
 	}
 	if in != nil {
 		s.sink.SetRole("")
-		s.log.Info().Str("event", "handover_done").Int("other_pid", in.from.PID).Msg("take-over complete")
+		s.log.Info().Str("event", "handover_done").Int("other_pid", in.From.PID).Msg("take-over complete")
 	}
 	return h, nil
 }
 
 // awaitReady waits until b is as ready as the process that it takes over from.
-func (s service) awaitReady(b *bridge, in *inheritance) error {
-	timeout := takeoverReady
-	if !in.from.Ready {
-		timeout = handoverStep
-	}
+func (s service) awaitReady(b *bridge, in *handover.Inheritance) error {
+	timeout := in.ReadyTimeout()
 	deadline := time.After(timeout)
 	for {
 		err := b.proxy.Ready()
@@ -166,7 +164,7 @@ func (s service) awaitReady(b *bridge, in *inheritance) error {
 			}
 			return fmt.Errorf("take-over: stopped by signal %s", sig)
 		case <-deadline:
-			if !in.from.Ready {
+			if !in.From.Ready {
 				return nil // the old process was not ready either
 			}
 			return fmt.Errorf("take-over: not ready after %s: %w", timeout, err)

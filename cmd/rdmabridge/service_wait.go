@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/handover"
 )
 
 // signalEcho is how soon after a signal another one counts as its echo: timeout(1),
@@ -25,11 +26,7 @@ type stopReason struct {
 
 // wait runs until there is a reason to drain. It reloads the file on SIGHUP and when
 // the file changes, and starts a successor on SIGUSR2.
-func (s service) wait(b *bridge, h *handover) stopReason {
-	var takenOver <-chan int
-	if h != nil {
-		takenOver = h.done
-	}
+func (s service) wait(b *bridge, h *handover.Server) stopReason {
 	var r *reloader
 	changed := make(chan struct{}, 1)
 	var interval atomic.Int64 // reload.watch, which a reload may change
@@ -39,10 +36,10 @@ func (s service) wait(b *bridge, h *handover) stopReason {
 		r.flags = s.flags
 		defer s.watch(&interval, changed)()
 	}
-	var successor successor
+	var successor handover.Successor
 	for {
 		select {
-		case pid := <-takenOver:
+		case pid := <-h.TakenOver():
 			return stopReason{pid: pid}
 		case why := <-b.stop:
 			return why
@@ -53,7 +50,7 @@ func (s service) wait(b *bridge, h *handover) stopReason {
 			case sig == syscall.SIGUSR2 && h == nil:
 				s.log.Warn().Str("event", "signal_ignored").Msg("SIGUSR2 ignored: this process has no hand-over socket; set handover.path")
 			case sig == syscall.SIGUSR2:
-				successor.start(s.log, s.successorError(b))
+				successor.Start(s.log, s.successorError(b))
 			case sig != syscall.SIGHUP:
 				return stopReason{signal: sig}
 			case r == nil:
@@ -92,7 +89,7 @@ func (s service) watch(interval *atomic.Int64, changed chan<- struct{}) (stop fu
 }
 
 // drain drains and closes b.
-func (s service) drain(b *bridge, h *handover, why stopReason) error {
+func (s service) drain(b *bridge, h *handover.Server, why stopReason) error {
 	b.draining.Store(true)
 	timeout := time.Duration(b.drainIn.Load())
 	if why.pid != 0 {
@@ -109,7 +106,7 @@ func (s service) drain(b *bridge, h *handover, why stopReason) error {
 		line.Stringer("timeout", timeout).Msg("draining")
 		tellSystemd(s.log, "STOPPING=1")
 	}
-	h.close(why.pid != 0)
+	h.Close(why.pid != 0)
 	ctx, cancel := context.WithCancelCause(context.Background())
 	drained := make(chan struct{})
 	go s.cancelOnSignal(cancel, drained)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/cli"
+	"github.com/rdmabridge/rdmabridge/internal/handover"
 	"github.com/rdmabridge/rdmabridge/internal/logsink"
 )
 
@@ -88,7 +89,7 @@ func wayOut(err error, c *configs.Config) string {
 	switch {
 	case errors.Is(err, syscall.EACCES) && addr.Port() > 0 && int(addr.Port()) < unprivilegedPort():
 		return fmt.Sprintf("port %d is privileged: the process needs CAP_NET_BIND_SERVICE. Under systemd write AmbientCapabilities=CAP_NET_BIND_SERVICE in the unit; "+
-			"elsewhere run \"setcap cap_net_bind_service=+ep %s\", or write a port from %d in %s", addr.Port(), program, unprivilegedPort(), setting)
+			"elsewhere run \"setcap cap_net_bind_service=+ep %s\", or write a port from %d in %s", addr.Port(), handover.Program, unprivilegedPort(), setting)
 	case errors.Is(err, syscall.EADDRINUSE) && addr.Port() > 0:
 		who := "another process"
 		if pid, name := listenerAt("/proc", addr.Port()); pid != 0 {

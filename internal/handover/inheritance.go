@@ -1,4 +1,4 @@
-package main
+package handover
 
 import (
 	"bufio"
@@ -17,11 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An inheritance is the new side of a hand-over: the sockets received from the old
-// process and the connection to it. See handover_lines.go for the protocol. A nil
-// inheritance has no sockets.
-type inheritance struct {
-	from  greeting // of the old process
+// An Inheritance is the new side of a hand-over: the sockets received from the old
+// process and the connection to it. A nil Inheritance has no sockets.
+type Inheritance struct {
+	From  Greeting // of the old process
 	conn  *net.UnixConn
 	lines *bufio.Reader // reads from conn
 
@@ -29,9 +28,9 @@ type inheritance struct {
 	files map[handedSocket]*os.File
 }
 
-// takeOver asks the process that listens at path for its sockets. It returns nil if no
+// TakeOver asks the process that listens at path for its sockets. It returns nil if no
 // process listens there.
-func takeOver(path string) (*inheritance, error) {
+func TakeOver(path string) (*Inheritance, error) {
 	c, err := net.DialUnix("unix", nil, &net.UnixAddr{Name: path, Net: "unix"})
 	if errors.Is(err, os.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
 		return nil, nil
@@ -43,9 +42,9 @@ func takeOver(path string) (*inheritance, error) {
 		c.Close()
 		return nil, fmt.Errorf("take-over: %w", err)
 	}
-	in := &inheritance{conn: c, files: make(map[handedSocket]*os.File)}
+	in := &Inheritance{conn: c, files: make(map[handedSocket]*os.File)}
 	if err := in.receive(); err != nil {
-		in.abandon()
+		in.Abandon()
 		return nil, fmt.Errorf("take-over: %w", err)
 	}
 	return in, nil
@@ -67,9 +66,9 @@ func trusted(c *net.UnixConn) error {
 }
 
 // receive exchanges greetings and receives the sockets.
-func (in *inheritance) receive() error {
-	_ = in.conn.SetDeadline(time.Now().Add(handoverStep))
-	hello, err := json.Marshal(greeting{Version: handoverVersion, PID: os.Getpid()})
+func (in *Inheritance) receive() error {
+	_ = in.conn.SetDeadline(time.Now().Add(stepTimeout))
+	hello, err := json.Marshal(Greeting{Version: protocolVersion, PID: os.Getpid()})
 	if err != nil {
 		return err
 	}
@@ -92,20 +91,20 @@ func (in *inheritance) receive() error {
 		files[i] = os.NewFile(uintptr(fd), "handed over")
 	}
 	in.lines = bufio.NewReaderSize(io.MultiReader(bytes.NewReader(b[:n]), in.conn), maxLine)
-	err = readLine(in.lines, &in.from)
+	err = readLine(in.lines, &in.From)
 	switch {
 	case err != nil:
-	case in.from.Version != handoverVersion:
-		err = fmt.Errorf("the old process uses version %d of the hand-over protocol, this process version %d", in.from.Version, handoverVersion)
-	case flags&unix.MSG_CTRUNC != 0 || len(in.from.Sockets) != len(files):
-		err = fmt.Errorf("received %d descriptors for %d sockets", len(files), len(in.from.Sockets))
+	case in.From.Version != protocolVersion:
+		err = fmt.Errorf("the old process uses version %d of the hand-over protocol, this process version %d", in.From.Version, protocolVersion)
+	case flags&unix.MSG_CTRUNC != 0 || len(in.From.Sockets) != len(files):
+		err = fmt.Errorf("received %d descriptors for %d sockets", len(files), len(in.From.Sockets))
 	}
 	for i, f := range files {
-		if err != nil || in.files[in.from.Sockets[i]] != nil {
+		if err != nil || in.files[in.From.Sockets[i]] != nil {
 			f.Close()
 			continue
 		}
-		in.files[in.from.Sockets[i]] = f
+		in.files[in.From.Sockets[i]] = f
 	}
 	return err
 }
@@ -132,7 +131,7 @@ func parseRights(oob []byte) (fds []int, err error) {
 
 // remove removes the socket for address from in and returns it. It returns nil if
 // there is none.
-func (in *inheritance) remove(kind, address string) *os.File {
+func (in *Inheritance) remove(kind, address string) *os.File {
 	if in == nil {
 		return nil
 	}
@@ -145,7 +144,7 @@ func (in *inheritance) remove(kind, address string) *os.File {
 
 // tcp removes a listening TCP socket from in and returns it. It returns nil if there is
 // none for address, and an error if the socket is not a listening TCP socket.
-func (in *inheritance) tcp(kind, address string) (*net.TCPListener, error) {
+func (in *Inheritance) tcp(kind, address string) (*net.TCPListener, error) {
 	f := in.remove(kind, address)
 	if f == nil {
 		return nil, nil
@@ -163,28 +162,28 @@ func (in *inheritance) tcp(kind, address string) (*net.TCPListener, error) {
 	return t, nil
 }
 
-// listener returns the socket of the listener at address. It returns nil if there is
+// Listener returns the socket of the listener at address. It returns nil if there is
 // none or if the socket is unusable.
-func (in *inheritance) listener(address string) *net.TCPListener {
-	l, err := in.tcp(socketListener, address)
+func (in *Inheritance) Listener(address string) *net.TCPListener {
+	l, err := in.tcp(KindListener, address)
 	if err != nil {
 		return nil // the proxy opens the address itself and reports an error
 	}
 	return l
 }
 
-// admin returns the socket of the admin server at address, or nil if there is none.
-func (in *inheritance) admin(address string) (*net.TCPListener, error) {
-	return in.tcp(socketAdmin, address)
+// Admin returns the socket of the admin server at address, or nil if there is none.
+func (in *Inheritance) Admin(address string) (*net.TCPListener, error) {
+	return in.tcp(KindAdmin, address)
 }
 
-// rpcbind returns both sockets of rpcbind at address, or nil for both.
-func (in *inheritance) rpcbind(address string) (*net.TCPListener, *net.UDPConn, error) {
-	tcp, err := in.tcp(socketRPCBind, address)
+// RPCBind returns both sockets of rpcbind at address, or nil for both.
+func (in *Inheritance) RPCBind(address string) (*net.TCPListener, *net.UDPConn, error) {
+	tcp, err := in.tcp(KindRPCBind, address)
 	if tcp == nil || err != nil {
 		return nil, nil, err
 	}
-	f := in.remove(socketRPCBindUDP, address)
+	f := in.remove(KindRPCBindUDP, address)
 	if f == nil {
 		_ = tcp.Close()
 		return nil, nil, nil
@@ -202,25 +201,33 @@ func (in *inheritance) rpcbind(address string) (*net.TCPListener, *net.UDPConn, 
 	return nil, nil, fmt.Errorf("take-over: rpcbind %s: %w", address, err)
 }
 
-// finish tells the old process that this one serves, and waits for its confirmation.
+// ReadyTimeout is how long this process may take to be as ready as the old one.
+func (in *Inheritance) ReadyTimeout() time.Duration {
+	if in.From.Ready {
+		return readyTimeout
+	}
+	return stepTimeout
+}
+
+// Finish tells the old process that this one serves, and waits for its confirmation.
 // An error means that the old process continues. A missing confirmation is not an
 // error: the old process may have drained or not, and two processes that serve are
 // better than none.
-func (in *inheritance) finish(log zerolog.Logger) error {
-	defer in.abandon()
-	_ = in.conn.SetDeadline(time.Now().Add(handoverStep))
+func (in *Inheritance) Finish(log zerolog.Logger) error {
+	defer in.Abandon()
+	_ = in.conn.SetDeadline(time.Now().Add(stepTimeout))
 	if _, err := io.WriteString(in.conn, "ready\n"); err != nil {
 		return fmt.Errorf("take-over: %w", err)
 	}
 	if err := expectLine(in.lines, "going"); err != nil {
-		log.Warn().Str("event", "handover_unconfirmed").Int("other_pid", in.from.PID).Err(err).Msg("take-over: the old process did not confirm that it drains; check that it exits")
+		log.Warn().Str("event", "handover_unconfirmed").Int("other_pid", in.From.PID).Err(err).Msg("take-over: the old process did not confirm that it drains; check that it exits")
 	}
 	return nil
 }
 
-// abandon closes the connection to the old process and every socket still in in. The
-// old process continues if finish was not called.
-func (in *inheritance) abandon() {
+// Abandon closes the connection to the old process and every socket still in in. The
+// old process continues if Finish was not called.
+func (in *Inheritance) Abandon() {
 	if in == nil {
 		return
 	}

@@ -1,4 +1,4 @@
-package main
+package handover
 
 import (
 	"net"
@@ -67,10 +67,10 @@ func TestTakeOverFromStranger(t *testing.T) {
 			_, _ = c.Write([]byte(`{"version":1,"pid":1}` + "\n"))
 		}
 	}()
-	in, err := takeOver(path)
+	in, err := TakeOver(path)
 	<-done
 	if err == nil {
-		in.abandon()
+		in.Abandon()
 		t.Fatal("the process takes over from another user")
 	}
 	if !strings.Contains(err.Error(), "user 65534") {

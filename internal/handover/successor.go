@@ -1,4 +1,4 @@
-package main
+package handover
 
 import (
 	"os"
@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// program is the path by which this process was started. It is resolved at the start
+// Program is the path by which this process was started. It is resolved at the start
 // but not to an inode, so a successor runs the binary that is installed there by then.
-var program = func() string {
+var Program = func() string {
 	p, err := exec.LookPath(os.Args[0])
 	if err != nil {
 		return os.Args[0]
@@ -26,13 +26,13 @@ var program = func() string {
 	return p
 }()
 
-// A successor starts the process that will take over from this process. At most one is running
+// A Successor starts the process that will take over from this process. At most one is running
 // at a time.
-type successor struct{ running atomic.Bool }
+type Successor struct{ running atomic.Bool }
 
-// start starts program with the command line of this process and --takeover, unless it could not run, for the
+// Start starts Program with the command line of this process and --takeover, unless it could not run, for the
 // reason in cannot.
-func (s *successor) start(log zerolog.Logger, cannot error) {
+func (s *Successor) Start(log zerolog.Logger, cannot error) {
 	if cannot != nil {
 		log.Error().Str("event", "successor_failed").Err(cannot).Msg("successor not started; this process continues")
 		return
@@ -45,7 +45,7 @@ func (s *successor) start(log zerolog.Logger, cannot error) {
 	if !slices.Contains(args, "--takeover") {
 		args = append(args, "--takeover")
 	}
-	cmd := exec.Command(program, args...)
+	cmd := exec.Command(Program, args...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
 	// The watchdog is to watch whichever process is the main one: watchdogTime.
 	cmd.Env = slices.DeleteFunc(os.Environ(), func(s string) bool { return strings.HasPrefix(s, "WATCHDOG_PID=") })
@@ -58,7 +58,7 @@ func (s *successor) start(log zerolog.Logger, cannot error) {
 		log.Error().Str("event", "successor_failed").Err(err).Msg("successor not started; this process continues")
 		return
 	}
-	log.Info().Str("event", "successor_started").Int("other_pid", cmd.Process.Pid).Str("program", program).Msg("successor started")
+	log.Info().Str("event", "successor_started").Int("other_pid", cmd.Process.Pid).Str("program", Program).Msg("successor started")
 	go func() {
 		// After a hand-over this process exits before its successor does.
 		err := exited()

@@ -1,13 +1,4 @@
-package main
-
-import (
-	"bufio"
-	"encoding/json"
-	"fmt"
-	"time"
-)
-
-// Hand-over
+// Package handover passes the listening sockets of one process to the next.
 //
 // A process started with --takeover asks the process that listens at handover.path for
 // its listening sockets. For a moment both processes accept connections on these
@@ -23,33 +14,38 @@ import (
 //
 // Each message is one line. Each side deals only with processes of its own user and of
 // root.
+package handover
 
-// handoverVersion is the version of this protocol.
-const handoverVersion = 1
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"time"
+)
+
+// protocolVersion is the version of this protocol.
+const protocolVersion = 1
 
 const (
 	// maxHanded is how many descriptors fit one message: SCM_MAX_FD of Linux.
 	maxHanded = 253
 	// maxLine bounds the length of a line.
 	maxLine = 64 << 10
-	// handoverStep bounds the wait for an answer that the peer can give at once.
-	handoverStep = 5 * time.Second
-	// handoverStart bounds how long the new process may take until it can serve.
-	handoverStart = 2 * time.Minute
-	// takeoverReady bounds how long the new process waits for its upstreams if the old
-	// process is ready. If the old one is not, handoverStep does.
-	takeoverReady = 30 * time.Second
-	// handoverSettle is how long the old process lets connections that it has just
-	// accepted come up before it drains.
-	handoverSettle = 100 * time.Millisecond
+	// stepTimeout bounds the wait for an answer that the peer can give at once.
+	stepTimeout = 5 * time.Second
+	// startTimeout bounds how long the new process may take until it can serve.
+	startTimeout = 2 * time.Minute
+	// readyTimeout bounds how long the new process waits for its upstreams if the old
+	// process is ready. If the old one is not, stepTimeout does.
+	readyTimeout = 30 * time.Second
 )
 
 // The kinds of sockets.
 const (
-	socketListener   = "listener"
-	socketAdmin      = "admin"
-	socketRPCBind    = "rpcbind"
-	socketRPCBindUDP = "rpcbind-udp"
+	KindListener   = "listener"
+	KindAdmin      = "admin"
+	KindRPCBind    = "rpcbind"
+	KindRPCBindUDP = "rpcbind-udp"
 )
 
 // A handedSocket names one socket of a hand-over.
@@ -58,8 +54,8 @@ type handedSocket struct {
 	Address string `json:"address"` // from the configuration, not resolved
 }
 
-// A greeting is the first line of each side.
-type greeting struct {
+// A Greeting is the first line of each side.
+type Greeting struct {
 	Version int            `json:"version"`
 	PID     int            `json:"pid"`
 	Ready   bool           `json:"ready,omitempty"`   // whether /readyz of the old process says ok
