@@ -13,6 +13,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/unixsocket"
 )
 
 // MaxAnswer is the longest answer that is read as a whole.
@@ -76,7 +78,7 @@ func dial(ctx context.Context, path string) (*net.UnixConn, error) {
 		return nil, unreachable("cannot connect to %s: %v", path, err)
 	}
 	uc := c.(*net.UnixConn)
-	peer, err := Credentials(uc)
+	peer, err := unixsocket.PeerOf(uc)
 	// Root looks after the bridges of all users.
 	if err != nil || !peer.Trusted() && os.Geteuid() != 0 {
 		c.Close()

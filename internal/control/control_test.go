@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
+	"github.com/rdmabridge/rdmabridge/internal/unixsocket"
 )
 
 // startServer starts a server that says at /who which process asks.
@@ -67,8 +68,8 @@ func TestServerAndClient(t *testing.T) {
 	}
 	c := NewClient(path)
 	defer c.Close()
-	var p Peer
-	if err := c.Get(t.Context(), "/who", &p); err != nil || p != (Peer{PID: os.Getpid(), UID: os.Getuid()}) {
+	var p unixsocket.Peer
+	if err := c.Get(t.Context(), "/who", &p); err != nil || p != (unixsocket.Peer{PID: os.Getpid(), UID: os.Getuid()}) {
 		t.Errorf("/who: %+v, %v", p, err)
 	}
 	var back map[string]int
@@ -116,7 +117,7 @@ func TestSockets(t *testing.T) {
 	if err := one.Close(); err != nil {
 		t.Error(err)
 	}
-	var p Peer
+	var p unixsocket.Peer
 	if err := NewClient(path).Get(t.Context(), "/who", &p); err != nil {
 		t.Errorf("after the hand-over: %v", err)
 	}
@@ -235,7 +236,7 @@ func TestBound(t *testing.T) {
 	}
 	client := NewClient(path)
 	defer client.Close()
-	var p Peer
+	var p unixsocket.Peer
 	testkit.Eventually(t, "a connection too many is refused", func() bool {
 		err := client.Get(t.Context(), "/who", &p)
 		client.Close()

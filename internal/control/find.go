@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/rdmabridge/rdmabridge/internal/unixsocket"
 )
 
 // Find returns the path of the socket of the one bridge that runs on this host and that this user may
@@ -28,7 +30,7 @@ func find(ctx context.Context, places []string) (string, error) {
 			}
 			continue
 		}
-		peer, _ := Credentials(c) // dial has asked, too
+		peer, _ := unixsocket.PeerOf(c) // dial has asked, too
 		c.Close()
 		found = append(found, bridge{path, peer.PID})
 	}

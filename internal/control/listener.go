@@ -11,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/rdmabridge/rdmabridge/internal/loglimit"
+	"github.com/rdmabridge/rdmabridge/internal/unixsocket"
 )
 
 // mostRefusals bounds the connections that are told why they are refused. Others are closed.
@@ -29,7 +30,7 @@ type listener struct {
 // A conn is one connection, with the process at its other end.
 type conn struct {
 	net.Conn
-	peer   Peer
+	peer   unixsocket.Peer
 	closed func()
 }
 
@@ -40,7 +41,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		peer, err := Credentials(c)
+		peer, err := unixsocket.PeerOf(c)
 		switch {
 		case err != nil:
 			l.refuse(c, peer, err.Error())
@@ -56,7 +57,7 @@ func (l *listener) Accept() (net.Conn, error) {
 }
 
 // refuse tells the process at the other end of c why it is not let in.
-func (l *listener) refuse(c *net.UnixConn, peer Peer, why string) {
+func (l *listener) refuse(c *net.UnixConn, peer unixsocket.Peer, why string) {
 	if ok, suppressed := l.lines.Allow(time.Now()); ok {
 		l.log.Warn().Str("event", "control_refused").Int("uid", peer.UID).Int("other_pid", peer.PID).Uint64("suppressed", suppressed).
 			Str("reason", why).Msg("control socket: a connection was refused")

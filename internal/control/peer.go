@@ -2,42 +2,15 @@ package control
 
 import (
 	"context"
-	"errors"
-	"net"
-	"os"
 
-	"golang.org/x/sys/unix"
+	"github.com/rdmabridge/rdmabridge/internal/unixsocket"
 )
 
-// A Peer is the process at the other end of a connection.
-type Peer struct {
-	PID int // 0 for a process in another PID name space
-	UID int
-}
-
-// peerKey is the key of the Peer in the context of a request.
+// peerKey is the key of the unixsocket.Peer in the context of a request.
 type peerKey struct{}
 
 // PeerOf returns the process that sent the request with the context ctx.
-func PeerOf(ctx context.Context) (p Peer, ok bool) {
-	p, ok = ctx.Value(peerKey{}).(Peer)
+func PeerOf(ctx context.Context) (p unixsocket.Peer, ok bool) {
+	p, ok = ctx.Value(peerKey{}).(unixsocket.Peer)
 	return p, ok
 }
-
-// Credentials returns the process at the other end of c, as the kernel knows it (SO_PEERCRED).
-func Credentials(c *net.UnixConn) (Peer, error) {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return Peer{}, err
-	}
-	var cred *unix.Ucred
-	var optErr error
-	err = raw.Control(func(fd uintptr) { cred, optErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
-	if err = errors.Join(err, optErr); err != nil {
-		return Peer{}, err
-	}
-	return Peer{PID: int(cred.Pid), UID: int(cred.Uid)}, nil
-}
-
-// Trusted reports whether p runs as the user of this process, or as root.
-func (p Peer) Trusted() bool { return p.UID == os.Geteuid() || p.UID == 0 }

@@ -17,6 +17,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/rdmabridge/rdmabridge/internal/loglimit"
+	"github.com/rdmabridge/rdmabridge/internal/unixsocket"
 )
 
 // MaxConnections bounds the connections of a Server, whose descriptors are reserved.
@@ -37,10 +38,9 @@ type Server struct {
 	log    zerolog.Logger
 	mux    *http.ServeMux
 	http   *http.Server
-	ln     *net.UnixListener // nil until Start has succeeded
-	ino    uint64            // the inode of the socket at path
-	served chan struct{}     // closed when the server has stopped
-	cancel func()            // ends the context of all requests
+	ln     *unixsocket.Listener // nil until Start has succeeded
+	served chan struct{}        // closed when the server has stopped
+	cancel func()               // ends the context of all requests
 }
 
 // NewServer makes a Server that will listen at path, which is absolute.
@@ -98,26 +98,14 @@ func (s *Server) Start(predecessor int) error {
 	if err := s.vacant(predecessor); err != nil {
 		return err
 	}
-	// The socket gets its mode under another name, so that nobody finds it with the mode of the umask,
-	// and rename replaces the socket that is there without a gap.
-	temporary := fmt.Sprintf("%s.%d", s.path, os.Getpid())
-	if err := os.Remove(temporary); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return fmt.Errorf("control: %w", err)
-	}
-	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: temporary, Net: "unix"})
+	ln, err := unixsocket.Listen(s.path)
 	if err != nil {
 		return fmt.Errorf("control: %w", err)
 	}
-	ln.SetUnlinkOnClose(false) // Close removes path, the name that the socket gets here
-	if err := errors.Join(os.Chmod(temporary, 0o600), os.Rename(temporary, s.path)); err != nil {
-		_ = os.Remove(temporary)
-		_ = ln.Close()
-		return fmt.Errorf("control: %w", err)
-	}
-	s.ln, s.ino = ln, inode(s.path)
+	s.ln = ln
 	go func() {
 		defer close(s.served)
-		err := s.http.Serve(&listener{UnixListener: ln, log: s.log})
+		err := s.http.Serve(&listener{UnixListener: ln.UnixListener, log: s.log})
 		if !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
 			s.log.Error().Err(err).Str("event", "control_failed").Msg("control socket failed; commands such as rdmabridge top cannot reach this process")
 		}
@@ -156,7 +144,7 @@ func (s *Server) vacant(predecessor int) error {
 		return fmt.Errorf("control: %w", err)
 	}
 	defer c.Close()
-	p, err := Credentials(c.(*net.UnixConn))
+	p, err := unixsocket.PeerOf(c.(*net.UnixConn))
 	if err != nil {
 		return fmt.Errorf("control: %w", err)
 	}
@@ -193,25 +181,11 @@ func (s *Server) Close() error {
 		err = nil // StopAccepting closed the listener
 	}
 	<-s.served
-	if inode(s.path) == s.ino {
-		_ = os.Remove(s.path)
-	}
+	s.ln.Unlink()
 	return err
 }
 
-// inode returns the inode of the file at path, or 0.
-func inode(path string) uint64 {
-	info, err := os.Lstat(path)
-	if err != nil {
-		return 0
-	}
-	if st, ok := info.Sys().(*syscall.Stat_t); ok {
-		return st.Ino
-	}
-	return 0
-}
-
-// withPeer adds the Peer of c to the context of its requests.
+// withPeer adds the peer of c to the context of its requests.
 func withPeer(ctx context.Context, c net.Conn) context.Context {
 	if pc, ok := c.(*conn); ok {
 		return context.WithValue(ctx, peerKey{}, pc.peer)

@@ -15,6 +15,8 @@ import (
 
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
+
+	"github.com/rdmabridge/rdmabridge/internal/unixsocket"
 )
 
 // An Inheritance is the new side of a hand-over: the sockets received from the old
@@ -54,13 +56,13 @@ func TakeOver(path string) (*Inheritance, error) {
 // or as root. Another user's process would hand over sockets at which it had listened, or
 // descriptors of anything else.
 func trusted(c *net.UnixConn) error {
-	cred, err := peerCredentials(c)
+	peer, err := unixsocket.PeerOf(c)
 	if err != nil {
 		return err
 	}
-	if !mayHandOver(cred) {
+	if !peer.Trusted() {
 		return fmt.Errorf("a process of user %d listens at %s: only the user of this process and root may hand over sockets; remove that socket, or set handover.path to a directory that others cannot write to",
-			cred.Uid, c.RemoteAddr())
+			peer.UID, c.RemoteAddr())
 	}
 	return nil
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/loglimit"
 	"github.com/rdmabridge/rdmabridge/internal/logsink"
+	"github.com/rdmabridge/rdmabridge/internal/unixsocket"
 )
 
 // Options are the options of Listen.
@@ -50,9 +51,8 @@ func (s *State) Add(kind, address string, f *os.File, err error) {
 // A Server is the old side of a hand-over: it listens at handover.path for processes
 // that want to take over. A nil Server is closed.
 type Server struct {
-	o   Options
-	ln  *net.UnixListener
-	ino uint64 // the inode of the socket that this process put at the path
+	o  Options
+	ln *unixsocket.Listener
 
 	done chan int // receives the pid of the process that took over
 	wg   sync.WaitGroup
@@ -65,35 +65,17 @@ type Server struct {
 // Listen listens at the path. It replaces a socket that is there already: a process
 // that takes over replaces the socket of the old one.
 func Listen(o Options) (*Server, error) {
-	temporary := fmt.Sprintf("%s.%d", o.Path, os.Getpid())
-	if err := os.Remove(temporary); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, fmt.Errorf("handover: %w", err)
-	}
-	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: temporary, Net: "unix"})
+	ln, err := unixsocket.Listen(o.Path)
 	if err != nil {
 		return nil, fmt.Errorf("handover: %w", err)
 	}
-	ln.SetUnlinkOnClose(false) // Close unlinks the path, the name that the socket gets below
 	h := &Server{o: o, ln: ln, done: make(chan int, 1), conns: make(map[net.Conn]struct{})}
-	if err := errors.Join(os.Chmod(temporary, 0o600), os.Rename(temporary, o.Path)); err != nil {
-		_ = os.Remove(temporary)
-		_ = ln.Close()
-		return nil, fmt.Errorf("handover: %w", err)
-	}
-	h.ino = inode(o.Path)
 	h.wg.Add(1)
 	go func() {
 		defer h.wg.Done()
 		h.accept()
 	}()
 	return h, nil
-}
-
-// inode returns the inode of a file, 0 for none.
-func inode(path string) uint64 {
-	var st unix.Stat_t
-	_ = unix.Stat(path, &st) // leaves 0
-	return st.Ino
 }
 
 // TakenOver returns a channel that receives the process ID of the process that has taken over. It is nil if none can.
@@ -118,8 +100,8 @@ func (h *Server) Close(handedOver bool) {
 	h.mu.Unlock()
 	_ = h.ln.Close()
 	h.wg.Wait()
-	if !handedOver && inode(h.o.Path) == h.ino {
-		_ = os.Remove(h.o.Path)
+	if !handedOver {
+		h.ln.Unlink()
 	}
 }
 
@@ -179,13 +161,13 @@ func (h *Server) remove(c net.Conn) {
 // serve hands the sockets to the process at the other end of c. It returns when that
 // process is ready to serve.
 func (h *Server) serve(c *net.UnixConn) (pid int, err error) {
-	cred, err := peerCredentials(c)
+	peer, err := unixsocket.PeerOf(c)
 	if err != nil {
 		return 0, err
 	}
-	pid = int(cred.Pid)
-	if !mayHandOver(cred) {
-		return pid, fmt.Errorf("user %d may not take over: only the user of this process and root may", cred.Uid)
+	pid = peer.PID
+	if !peer.Trusted() {
+		return pid, fmt.Errorf("user %d may not take over: only the user of this process and root may", peer.UID)
 	}
 	_ = c.SetDeadline(time.Now().Add(stepTimeout))
 	lines := bufio.NewReaderSize(c, maxLine)
@@ -240,20 +222,4 @@ func (h *Server) send(c *net.UnixConn) error {
 	}
 	_, _, err = c.WriteMsgUnix(append(line, '\n'), unix.UnixRights(fds...), nil)
 	return err
-}
-
-// mayHandOver reports whether a process with these credentials may take part in a hand-over with
-// this one, on either side: it runs as the same user, or as root.
-func mayHandOver(cred *unix.Ucred) bool { return int(cred.Uid) == os.Geteuid() || cred.Uid == 0 }
-
-// peerCredentials returns the process and the user at the other end of c.
-func peerCredentials(c *net.UnixConn) (*unix.Ucred, error) {
-	raw, err := c.SyscallConn()
-	if err != nil {
-		return nil, err
-	}
-	var cred *unix.Ucred
-	var optErr error
-	err = raw.Control(func(fd uintptr) { cred, optErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
-	return cred, errors.Join(err, optErr)
 }
