@@ -10,15 +10,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rdmabridge/rdmabridge/internal/action"
 	"github.com/rdmabridge/rdmabridge/internal/cli"
 	"github.com/rdmabridge/rdmabridge/internal/control"
 	"github.com/rdmabridge/rdmabridge/internal/status"
 )
-
-// logLevels are the levels of the log. levelConfigured is the word for the one of the configuration.
-var logLevels = []string{"debug", "info", "warn", "error"}
-
-const levelConfigured = "configured"
 
 // actionCodes is the end of the help of each action.
 const actionCodes = `
@@ -26,15 +22,15 @@ const actionCodes = `
 Exit codes: 0 it is done; 1 it was refused; 2 no bridge was reached.`
 
 // act asks the bridge for an action and prints what it did.
-func act(cmd *cobra.Command, bridge *bridgeFlag, name string, q actionRequest) error {
+func act(cmd *cobra.Command, bridge *bridgeFlag, name string, q action.Request) error {
 	return bridge.with(func(ctx context.Context, c *control.Client) error {
 		return actOn(ctx, cmd, c, name, q)
 	})
 }
 
-func actOn(ctx context.Context, cmd *cobra.Command, c *control.Client, name string, q actionRequest) error {
-	var a actionAnswer
-	if err := c.Post(ctx, "/api/v1/actions/"+name, q, &a); err != nil {
+func actOn(ctx context.Context, cmd *cobra.Command, c *control.Client, name string, q action.Request) error {
+	var a action.Answer
+	if err := c.Post(ctx, action.Path+name, q, &a); err != nil {
 		return asked(err)
 	}
 	_, err := fmt.Fprintln(cmd.OutOrStdout(), a.Done)
@@ -60,7 +56,7 @@ SIGHUP tells it.` + actionCodes,
 				if err != nil {
 					return err
 				}
-				if err := actOn(ctx, cmd, c, "drain", actionRequest{}); err != nil || !wait {
+				if err := actOn(ctx, cmd, c, "drain", action.Request{}); err != nil || !wait {
 					return err
 				}
 				return awaitEnd(ctx, c, d.Process)
@@ -108,10 +104,10 @@ connection to it, and replaces those that it has after their last Call. The endp
 is used again after --for, or when rdmabridge return says so.` + actionCodes,
 		Args: cli.ExactArgs("UPSTREAM", "ENDPOINT"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if wait < 0 || wait > maxFor {
-				return fmt.Errorf("--for %s is out of range; write a time up to %s", wait, maxFor)
+			if wait < 0 || wait > action.MaxFor {
+				return fmt.Errorf("--for %s is out of range; write a time up to %s", wait, action.MaxFor)
 			}
-			return act(cmd, &bridge, "eject", actionRequest{Upstream: args[0], Endpoint: args[1], For: wait.Seconds()})
+			return act(cmd, &bridge, "eject", action.Request{Upstream: args[0], Endpoint: args[1], For: wait.Seconds()})
 		},
 	}
 	bridge.register(cmd)
@@ -128,7 +124,7 @@ func newReturnCommand() *cobra.Command {
 		Long:  `Return ends the ejection of an endpoint, whether an operator or a failure began it.` + actionCodes,
 		Args:  cli.ExactArgs("UPSTREAM", "ENDPOINT"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return act(cmd, &bridge, "return", actionRequest{Upstream: args[0], Endpoint: args[1]})
+			return act(cmd, &bridge, "return", action.Request{Upstream: args[0], Endpoint: args[1]})
 		},
 	}
 	bridge.register(cmd)
@@ -146,7 +142,7 @@ port, or of all clients in a network such as 192.0.2.0/24. Clients connect again
 send the Calls again that were not answered; to keep them out, use the setting allow.` + actionCodes,
 		Args: cli.ExactArgs("CLIENT"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return act(cmd, &bridge, "disconnect", actionRequest{Client: args[0]})
+			return act(cmd, &bridge, "disconnect", action.Request{Client: args[0]})
 		},
 	}
 	bridge.register(cmd)
@@ -170,21 +166,21 @@ level of the configuration applies again; the word configured ends the change at
 once. Without LEVEL it says which level applies.` + actionCodes,
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var q actionRequest
+			var q action.Request
 			if len(args) == 1 {
 				q.Level = strings.ToLower(args[0])
 			}
-			if q.Level != "" && q.Level != levelConfigured {
+			if q.Level != "" && q.Level != action.LevelConfigured {
 				q.For = wait.Seconds()
 			}
-			if wait <= 0 || wait > maxFor {
-				return fmt.Errorf("--for %s is out of range; write a time up to %s", wait, maxFor)
+			if wait <= 0 || wait > action.MaxFor {
+				return fmt.Errorf("--for %s is out of range; write a time up to %s", wait, action.MaxFor)
 			}
 			return act(cmd, &bridge, "log-level", q)
 		},
 	}
 	bridge.register(cmd)
 	cmd.Flags().DurationVar(&wait, "for", wait, "how long the level applies")
-	cmd.ValidArgsFunction = cobra.FixedCompletions(append([]string{levelConfigured + "\tthe level of the configuration"}, logLevels...), cobra.ShellCompDirectiveNoFileComp)
+	cmd.ValidArgsFunction = cobra.FixedCompletions(append([]string{action.LevelConfigured + "\tthe level of the configuration"}, action.Levels...), cobra.ShellCompDirectiveNoFileComp)
 	return cmd
 }

@@ -3,7 +3,9 @@ package main
 import (
 	"errors"
 	"net/http"
+	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/action"
 	"github.com/rdmabridge/rdmabridge/internal/control"
 	"github.com/rdmabridge/rdmabridge/internal/tap"
 )
@@ -44,5 +46,18 @@ func (b *bridge) handleControl(handle func(pattern string, h http.Handler)) {
 	handle("/", b.pages)
 	handle("GET "+tap.Path, tap.NewHub(b.proxy))
 	handle("GET /api/v1/config", http.HandlerFunc(b.serveConfig))
-	b.handleActions(handle)
+	(&action.Handler{Proxy: b.proxy, Log: b.log, Sink: b.sink, Drain: b.askToDrain}).Register(handle)
+}
+
+// askToDrain does what SIGTERM does. It returns drain.timeout.
+func (b *bridge) askToDrain() (time.Duration, error) {
+	if b.draining.Load() {
+		return 0, errors.New("the bridge is draining already")
+	}
+	select {
+	case b.stop <- stopReason{operator: true}:
+		return time.Duration(b.drainIn.Load()), nil
+	default:
+		return 0, errors.New("the bridge is about to drain already")
+	}
 }

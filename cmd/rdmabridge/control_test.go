@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/action"
 	"github.com/rdmabridge/rdmabridge/internal/cli"
 	"github.com/rdmabridge/rdmabridge/internal/control"
 	"github.com/rdmabridge/rdmabridge/internal/logsink"
@@ -210,15 +211,15 @@ func TestActionsOverHTTP(t *testing.T) {
 	c := control.NewClient(strings.TrimPrefix(socket, "--socket="))
 	defer c.Close()
 	for _, body := range []any{nil, 7, []int{1}, map[string]int{"wrong": 1}, map[string]any{"level": "debug", "for": -1}, map[string]any{"level": "debug", "for": 1e300}, map[string]any{"level": "debug"}} {
-		for _, action := range []string{"drain", "eject", "return", "disconnect", "log-level"} {
-			if _, members := body.(map[string]any); action == "drain" && (body == nil || members) || action == "log-level" && body == nil {
+		for _, name := range []string{"drain", "eject", "return", "disconnect", "log-level"} {
+			if _, members := body.(map[string]any); name == "drain" && (body == nil || members) || name == "log-level" && body == nil {
 				continue // these make sense
 			}
-			var answer actionAnswer
-			err := c.Post(t.Context(), "/api/v1/actions/"+action, body, &answer)
+			var answer action.Answer
+			err := c.Post(t.Context(), action.Path+name, body, &answer)
 			var refused *control.AnswerError
 			if !errors.As(err, &refused) || refused.Status != http.StatusBadRequest {
-				t.Errorf("%s %v: %+v, %v", action, body, answer, err)
+				t.Errorf("%s %v: %+v, %v", name, body, answer, err)
 			}
 		}
 	}

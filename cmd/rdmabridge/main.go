@@ -4,8 +4,7 @@
 // on a running bridge are in actions.go. The verbs share what lies below: service.go runs a bridge until
 // a signal stops it, bridge.go puts the parts of a bridge together, options.go and providers.go translate
 // the configuration, reload.go applies a changed one, and service.go takes over from another
-// process. ask.go asks a running bridge, and bridge_control.go, bridge_actions.go and config_print.go
-// answer.
+// process. ask.go asks a running bridge, and bridge_control.go and config_print.go answer.
 //
 // # Exit codes
 //
