@@ -138,7 +138,7 @@ func (b *bridge) start() error {
 		return err
 	}
 	b.pages.Start()
-	b.wg.Go(func() { watchProblems(b.pages, &b.log, b.trim) })
+	b.wg.Go(func() { b.pages.LogProblems(&b.log, b.trim) })
 	b.wg.Go(func() { b.watchTLS(b.trim) })
 	b.wg.Add(1)
 	go func() {

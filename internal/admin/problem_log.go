@@ -1,11 +1,10 @@
-package main
+package admin
 
 import (
 	"time"
 
 	"github.com/rs/zerolog"
 
-	"github.com/rdmabridge/rdmabridge/internal/admin"
 	"github.com/rdmabridge/rdmabridge/internal/loglimit"
 	"github.com/rdmabridge/rdmabridge/internal/status"
 )
@@ -29,8 +28,8 @@ type knownProblem struct {
 	logged      bool
 }
 
-// watchProblems looks at the problems that pages knows until stop is closed.
-func watchProblems(pages *admin.Handler, log *zerolog.Logger, stop <-chan struct{}) {
+// LogProblems logs which problems begin and end until stop is closed.
+func (h *Handler) LogProblems(log *zerolog.Logger, stop <-chan struct{}) {
 	p := problemLog{log: log, known: make(map[problemKey]*knownProblem)}
 	t := time.NewTicker(judgeEvery)
 	defer t.Stop()
@@ -39,7 +38,7 @@ func watchProblems(pages *admin.Handler, log *zerolog.Logger, stop <-chan struct
 		case <-stop:
 			return
 		case now := <-t.C:
-			p.update(now, pages.Problems())
+			p.update(now, h.Problems())
 		}
 	}
 }
