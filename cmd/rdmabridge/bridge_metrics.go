@@ -4,6 +4,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/metrics"
+	"github.com/rdmabridge/rdmabridge/proxy/observe"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 )
 
@@ -24,10 +25,10 @@ func (b *bridge) registerMetrics() {
 		c := b.loaded.Load()
 		return float64(metrics.Truth(c != nil && c.Refused != ""))
 	})
-	m := newDocumentMetrics(b.metrics)
+	m := observe.NewDocumentMetrics(b.metrics)
 	b.metrics.BeforeGather(func() {
 		d := b.proxy.Status(status.Query{Clients: 1})
-		m.set(&d)
+		m.Set(&d)
 	})
 }
 

@@ -1,4 +1,4 @@
-package main
+package observe
 
 import (
 	"maps"
@@ -10,13 +10,13 @@ import (
 	"github.com/rdmabridge/rdmabridge/metrics"
 )
 
-// documentMetrics are the metrics whose values are those of the document that the status page and the
+// DocumentMetrics are the metrics whose values are those of the document that the status page and the
 // commands show. They are set at each scrape, so that both agree. A series ends when the document does not have
 // its listener, upstream or endpoint any more.
-type documentMetrics struct {
+type DocumentMetrics struct {
 	registry *metrics.Registry
 
-	mu    sync.Mutex // guards the rest
+	mu    sync.Mutex // guards the rest; a leaf
 	round uint64     // counts the scrapes
 	made  map[string]*documentSeries
 	tcp   map[string]status.TCP // what was counted last, by upstream
@@ -29,12 +29,13 @@ type documentSeries struct {
 	round  uint64 // of the document that had it last
 }
 
-func newDocumentMetrics(r *metrics.Registry) *documentMetrics {
-	return &documentMetrics{registry: r, made: make(map[string]*documentSeries), tcp: make(map[string]status.TCP)}
+// NewDocumentMetrics returns the metrics of a process.
+func NewDocumentMetrics(r *metrics.Registry) *DocumentMetrics {
+	return &DocumentMetrics{registry: r, made: make(map[string]*documentSeries), tcp: make(map[string]status.TCP)}
 }
 
-// set makes d the present document.
-func (m *documentMetrics) set(d *status.Document) {
+// Set makes d the present document.
+func (m *DocumentMetrics) Set(d *status.Document) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.round++
@@ -69,7 +70,7 @@ func (m *documentMetrics) set(d *status.Document) {
 	}
 }
 
-func (m *documentMetrics) listener(l *status.Listener) {
+func (m *DocumentMetrics) listener(l *status.Listener) {
 	m.gauge(metrics.ListenerUp, metrics.Truth(l.Unreachable == ""), l.Name)
 	m.gauge(metrics.ListenerClientsLimit, int64(l.Limit), l.Name)
 	m.gauge(metrics.ListenerOutstandingCalls, int64(l.InFlight), l.Name)
@@ -79,7 +80,7 @@ func (m *documentMetrics) listener(l *status.Listener) {
 	}
 }
 
-func (m *documentMetrics) tenant(t *status.Tenant) {
+func (m *DocumentMetrics) tenant(t *status.Tenant) {
 	m.gauge(metrics.TenantClients, int64(t.Clients), t.Name)
 	m.gauge(metrics.TenantAddresses, int64(t.Addresses), t.Name)
 	m.gauge(metrics.TenantOutstandingCalls, int64(t.InFlight), t.Name)
@@ -89,7 +90,7 @@ func (m *documentMetrics) tenant(t *status.Tenant) {
 	}
 }
 
-func (m *documentMetrics) upstream(u *status.Upstream) {
+func (m *DocumentMetrics) upstream(u *status.Upstream) {
 	for _, s := range []status.UpstreamState{status.Up, status.Degraded, status.Down, status.Asleep} {
 		m.gauge(metrics.UpstreamState, metrics.Truth(u.State == s), u.Name, string(s))
 	}
@@ -107,7 +108,7 @@ func (m *documentMetrics) upstream(u *status.Upstream) {
 
 // network sets what the kernel knows of the connections of u. It counts for each connection, and the document
 // has the sum over those that are there now. So a sum that falls counts as it is from then on.
-func (m *documentMetrics) network(u *status.Upstream) {
+func (m *DocumentMetrics) network(u *status.Upstream) {
 	if u.TCP == nil {
 		delete(m.tcp, u.Name)
 		return
@@ -133,20 +134,20 @@ func (m *documentMetrics) network(u *status.Upstream) {
 	}
 }
 
-func (m *documentMetrics) gauge(d metrics.GaugeDef, v int64, values ...string) {
+func (m *DocumentMetrics) gauge(d metrics.GaugeDef, v int64, values ...string) {
 	m.series(d.Definition, values...)
 	m.registry.Gauge(d, values...).Set(v)
 }
 
 // reach sets a counter that the document has so far.
-func (m *documentMetrics) reach(d metrics.CounterDef, v uint64, values ...string) {
+func (m *DocumentMetrics) reach(d metrics.CounterDef, v uint64, values ...string) {
 	m.series(d.Definition, values...)
 	m.registry.Counter(d, values...).Reach(v)
 }
 
 // series notes that the document has a series. The registry has it, and not m: it may have forgotten it when
 // one reload removed the upstream and another brought it back, with no scrape between them.
-func (m *documentMetrics) series(d *metrics.Definition, values ...string) {
+func (m *DocumentMetrics) series(d *metrics.Definition, values ...string) {
 	key := d.Name + "\x00" + strings.Join(values, "\x00")
 	s := m.made[key]
 	if s == nil {

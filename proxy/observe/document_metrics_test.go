@@ -1,4 +1,4 @@
-package main
+package observe
 
 import (
 	"testing"
@@ -11,10 +11,10 @@ import (
 // scrapes are there.
 func TestUpstreamComesBack(t *testing.T) {
 	r := metrics.New()
-	m := newDocumentMetrics(r)
+	m := NewDocumentMetrics(r)
 	d := &status.Document{Upstreams: []status.Upstream{{Name: "storage", State: status.Up, Wanted: 4, TCP: &status.TCP{Segments: 7}}}}
 	count := func() (n int) {
-		m.set(d)
+		m.Set(d)
 		all, err := r.Gather()
 		if err != nil {
 			t.Fatal(err)
