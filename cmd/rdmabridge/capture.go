@@ -4,14 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
-	"net/http/httptrace"
 	"net/url"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -19,7 +14,6 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/cli"
-	"github.com/rdmabridge/rdmabridge/internal/control"
 	"github.com/rdmabridge/rdmabridge/internal/tap"
 )
 
@@ -182,11 +176,11 @@ func (f *captureFlags) run(ctx context.Context, cmd *cobra.Command) error {
 		return err
 	}
 	defer c.Close()
-	s, err := startCapture(ctx, c, q)
+	s, err := c.Stream(ctx, tap.Path+"?"+q.Encode())
 	if err != nil {
 		return asked(err)
 	}
-	defer s.body.Close()
+	defer s.Close()
 	say := func(format string, args ...any) {
 		if !f.quiet {
 			fmt.Fprintf(cmd.ErrOrStderr(), format+"\n", args...)
@@ -194,52 +188,16 @@ func (f *captureFlags) run(ctx context.Context, cmd *cobra.Command) error {
 	}
 	say("capturing at %s", c.Path())
 	if f.write == "-" {
-		err = tap.Copy(cmd.OutOrStdout(), s.body, nil)
+		err = tap.Copy(cmd.OutOrStdout(), s, nil)
 		if errors.Is(err, syscall.EPIPE) {
 			return nil // its reader has had enough
 		}
 	} else {
-		err = errors.Join(files.Copy(s.body), files.Close())
+		err = errors.Join(files.Copy(s), files.Close())
 	}
 	if err != nil {
 		return cli.Failed(fmt.Errorf("the capture is not whole: %w", err))
 	}
-	say("%s", s.summary())
+	say("%s", s.Trailer.Get(tap.SummaryTrailer))
 	return nil
 }
-
-// A captureStream is the answer of a bridge that captures.
-type captureStream struct {
-	body    io.ReadCloser
-	trailer http.Header
-}
-
-// startCapture begins a capture. When ctx is done, the bridge is told, and the stream goes on until it
-// is whole.
-func startCapture(ctx context.Context, c *control.Client, q url.Values) (*captureStream, error) {
-	var conn atomic.Pointer[net.UnixConn]
-	request, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	body := newStreamBody(cancel)
-	traced := httptrace.WithClientTrace(request, &httptrace.ClientTrace{GotConn: func(i httptrace.GotConnInfo) {
-		if u, ok := i.Conn.(*net.UnixConn); ok {
-			conn.Store(u)
-		}
-	}})
-	context.AfterFunc(ctx, func() {
-		// The bridge reads the end of what this side sends, and ends the capture.
-		if u := conn.Load(); u == nil || u.CloseWrite() != nil {
-			cancel()
-		}
-		body.end()
-	})
-	answer, err := c.Do(traced, http.MethodGet, tap.Path+"?"+q.Encode(), nil)
-	if err != nil {
-		cancel()
-		return nil, err
-	}
-	body.answered(answer.Body)
-	return &captureStream{body: body, trailer: answer.Trailer}, nil
-}
-
-// summary says what the capture has, after the end of the stream.
-func (s *captureStream) summary() string { return s.trailer.Get(tap.SummaryTrailer) }

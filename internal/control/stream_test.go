@@ -1,4 +1,4 @@
-package main
+package control
 
 import (
 	"context"
@@ -50,7 +50,7 @@ func TestStreamBody(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
-				s := newStreamBody(cancel)
+				s := newStream(cancel)
 				time.AfterFunc(1500*time.Millisecond, s.end)
 				select {
 				case <-time.After(tt.answer):
