@@ -29,10 +29,11 @@ type batchPart struct {
 	credits []returned // to be given back
 }
 
-// A returned is a credit that a Call has yielded. The Call may have another one already.
+// A returned is n credits that Calls of one host have yielded and that are alike. The Calls may have others already.
 type returned struct {
 	credit
-	host *Host // the host of the Call, or nil if the Call has no Flow
+	host *Host // nil if the Calls have no Flow
+	n    int
 }
 
 // An outgoing is a Call that has a credit of m and is dispatched once the lock is released.
@@ -41,8 +42,7 @@ type outgoing struct {
 	e *Entry
 }
 
-// mostAtOnce is how many Calls, and how many credits, are handed over before the lock of the pool
-// is released for others.
+// mostAtOnce is after how many Calls, and after how many credits, the lock of the pool is released for others.
 const mostAtOnce = 64
 
 // NewBatch returns the batch of the loop with the affinity here. When the batch gets its first Call
@@ -81,8 +81,15 @@ func (b *Batch) Submit(p *Pool, e *Entry) { b.part(p).calls.push(e) }
 // Done adds the credit of e, which s has given and which Flush gives back. The caller may use e
 // again at once.
 func (b *Batch) Done(s *Seat, e *Entry) {
-	part := b.part(s.pool)
-	part.credits = append(part.credits, returned{host: e.host()})
+	part, h := b.part(s.pool), e.host()
+	if n := len(part.credits); n > 0 {
+		if last := &part.credits[n-1]; last.credit == e.credit && last.host == h && last.seat == s {
+			last.n++
+			e.credit = credit{}
+			return
+		}
+	}
+	part.credits = append(part.credits, returned{host: h, n: 1})
 	e.yield(s, &part.credits[len(part.credits)-1].credit)
 }
 
@@ -116,7 +123,10 @@ func (b *Batch) settle(part *batchPart) {
 		now = time.Now() // once, and not under the lock
 	}
 	for len(credits) > 0 || calls.head != nil {
-		n := min(len(credits), mostAtOnce)
+		n := 0
+		for k := 0; k < mostAtOnce && n < len(credits); n++ {
+			k += credits[n].n
+		}
 		b.handOver(p, credits[:n], &calls, now, &after)
 		credits = credits[n:]
 	}
@@ -169,8 +179,8 @@ func (b *Batch) handOver(p *Pool, credits []returned, calls *fifo, now time.Time
 	defer p.mu.Unlock()
 	for i := range credits {
 		c := &credits[i]
-		p.giveBack(&c.credit, c.host)
-		p.slowStart.undispatch(c.slowStart)
+		p.giveBack(&c.credit, c.host, c.n)
+		p.slowStart.undispatch(c.slowStart, c.n)
 		after.wake = after.wake || c.slowStart != 0
 	}
 	for i := range credits {
@@ -178,7 +188,11 @@ func (b *Batch) handOver(p *Pool, credits []returned, calls *fifo, now time.Time
 		if idle := s.takeIdle(); idle.m != nil {
 			after.idle = append(after.idle, idle)
 		}
-		if m, e := p.next(s); e != nil {
+		for range credits[i].n {
+			m, e := p.next(s)
+			if e == nil {
+				break
+			}
 			b.out = append(b.out, outgoing{m, e})
 			after.queued--
 		}
@@ -188,12 +202,16 @@ func (b *Batch) handOver(p *Pool, credits []returned, calls *fifo, now time.Time
 	}
 	for n := 0; n < mostAtOnce && calls.head != nil; n++ {
 		e := calls.pop()
-		switch m, keeps, err := p.submit(e, b.here, now); {
+		switch m, behind, keeps, err := p.submit(e, calls.head, b.here, now); {
 		case err != nil:
 			after.refused.push(e)
 			after.reason = err
 		case m != nil:
 			b.out = append(b.out, outgoing{m, e})
+			for range behind {
+				b.out = append(b.out, outgoing{m, calls.pop()})
+			}
+			n += behind
 		default:
 			after.queued++
 			if keeps {

@@ -107,6 +107,124 @@ func TestBatchIsNoDifferent(t *testing.T) {
 	}
 }
 
+// TestRuns: Calls of one flow that a batch submits one behind the other go where each would go by itself, and no more
+// of them. Their credits come back in runs, too, and nothing of them stays.
+func TestRuns(t *testing.T) {
+	for seed := range uint64(10) {
+		for _, share := range []int{0, 50} {
+			synctest.Test(t, func(t *testing.T) { testRuns(t, rand.New(rand.NewPCG(seed, 1)), share) })
+		}
+	}
+}
+
+func testRuns(t *testing.T, rng *rand.Rand, share int) {
+	d := &fakeDialer{grant: 24}
+	p, _ := newPool(t, Options{Connections: 2, Loops: 1, Share: share}, d)
+	b, _ := newBatch()
+	hosts, flows := make([]Host, 3), make([]Flow, 6)
+	for i := range flows {
+		flows[i].Host = &hosts[i%len(hosts)]
+	}
+	// predicted is how many Calls behind the first go with it, as run has it.
+	predicted := func(calls []*Entry) int {
+		e, r := calls[0], p.room()
+		p.settle(e.Flow)
+		if !p.admits(e.Flow, r) {
+			return -1
+		}
+		s := p.choose(e, 0)
+		if s == nil {
+			return -1
+		}
+		var list fifo
+		for _, x := range calls[1:] {
+			list.push(x)
+		}
+		return p.run(s, e, list.head, 0, r)
+	}
+	var inRuns, alone int
+	submit := func(calls []*Entry) {
+		var out []outgoing
+		p.mu.Lock()
+		n, went := predicted(calls), -1 // went do with the first
+		for i, e := range calls {
+			m, _, _, err := p.submit(e, nil, 0, time.Now())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if m == nil {
+				p.metrics.queued.Add(1)
+				continue
+			}
+			if went == i-1 && m == append(out, outgoing{m, e})[0].m {
+				went = i
+			}
+			out = append(out, outgoing{m, e})
+		}
+		p.mu.Unlock()
+		if n > went {
+			t.Fatalf("%d Calls behind the first go with it, and by themselves %d of %d do", n, went, len(calls)-1)
+		}
+		inRuns, alone = inRuns+max(n, 0), alone+max(went, 0)
+		for _, o := range out {
+			o.m.Dispatch(o.e, 0)
+		}
+		p.kick(0)
+	}
+	back := func(answered int) (some bool) {
+		for _, m := range d.members {
+			for _, e := range m.take() {
+				if rng.IntN(10) < answered {
+					e.Answered()
+				}
+				b.Done(e.Seat(), e)
+				some = true
+			}
+		}
+		b.Flush(true)
+		return some
+	}
+	for i := range 300 {
+		f, cost := &flows[rng.IntN(len(flows))], 200
+		var calls []*Entry
+		for range 1 + rng.IntN(40) {
+			if rng.IntN(30) == 0 {
+				cost = largeCost
+			}
+			if rng.IntN(30) == 0 {
+				f = &flows[rng.IntN(len(flows))]
+			}
+			calls = append(calls, &Entry{Flow: f, Cost: cost, Aside: rng.IntN(30) == 0})
+		}
+		submit(calls)
+		if i%2 == 0 {
+			back(8)
+		}
+		if i%7 == 0 {
+			for back(8) {
+			}
+		}
+		if i%20 == 0 {
+			time.Sleep(ageing)
+		}
+	}
+	for back(10) {
+	}
+	if inRuns < alone/3 {
+		t.Errorf("%d Calls go in runs, of %d that might", inRuns, alone)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := range hosts {
+		if h := &hosts[i]; h.held != 0 || h.unproven != 0 || h.ages.young(p.age) != 0 || h.waiting != 0 {
+			t.Errorf("of host %d stays %+v", i, h)
+		}
+	}
+	if p.inUse != 0 || p.outstanding != 0 || p.unproven != 0 || p.ages.young(p.age) != 0 || len(p.holders) != 0 {
+		t.Errorf("%d credits in use, %d Calls, %d unproven, %d holders stay", p.inUse, p.outstanding, p.unproven, len(p.holders))
+	}
+}
+
 // TestBatchRefused: the owner gets the Calls that a pool does not take, and those of a client that
 // has gone.
 func TestBatchRefused(t *testing.T) {

@@ -120,7 +120,7 @@ func TestCallsOfTheEnd(t *testing.T) {
 			e := &Entry{Flow: &f, Cost: 100, Repeatable: true}
 			p.mu.Lock()
 			defer p.mu.Unlock()
-			m, _, err := p.submit(e, 0, time.Now())
+			m, _, _, err := p.submit(e, nil, 0, time.Now())
 			if err != nil || m == nil {
 				t.Fatalf("the connection has no credit for a Call: %v", err)
 			}

@@ -150,8 +150,8 @@ func (t *quotaPart) take() {
 	}
 }
 
-// give ends the count of a Call. The caller must call wake, without holding a Pool.mu.
-func (t *quotaPart) give() { t.held.Add(-1) }
+// give ends the count of n Calls. The caller must call wake, without holding a Pool.mu.
+func (t *quotaPart) give(n int) { t.held.Add(int64(-n)) }
 
 // wake lets the pools in line dispatch a Call each, in turn, while there is room. here is the
 // affinity of the calling loop. The caller holds no Pool.mu.

@@ -86,27 +86,37 @@ func (s *Seat) owes() int {
 	return max(s.inUse-s.grant, 0)
 }
 
-// takeCredit takes a credit for e, which the slow start counted in the age slowStart, if that is not 0. It returns the connection to dispatch e to. pool.mu is held and
-// free() > 0.
+// takeCredit takes a credit for e, which the slow start counted in the age slowStart, if that is not 0. It returns the
+// connection to dispatch e to. pool.mu is held and free() > 0.
 func (s *Seat) takeCredit(e *Entry, slowStart uint32) Member {
+	return s.takeCredits(e, nil, 0, slowStart)
+}
+
+// takeCredits does what takeCredit does, for e and the first n Calls of the list that begins with behind. These are
+// a run: Pool.run.
+func (s *Seat) takeCredits(e, behind *Entry, n int, slowStart uint32) Member {
 	p := s.pool
-	s.inUse++
-	if s.member != nil { // or it is Pool.tryout
-		p.inUse++
+	c := credit{seat: s, age: p.age, slowStart: slowStart, asLarge: e.large(), client: e.Flow != nil && !e.Aside}
+	e.credit = c
+	for range n {
+		behind.credit = c
+		behind = behind.next
 	}
-	p.outstanding++
-	p.ages.add(p.age, 1)
-	c := &e.credit
-	c.seat, c.age, c.slowStart, c.asLarge, c.client, c.answered = s, p.age, slowStart, e.large(), false, false
+	n++
+	s.inUse += n
+	if s.member != nil { // or it is Pool.tryout
+		p.inUse += n
+	}
+	p.outstanding += n
+	p.ages.add(p.age, n)
 	if c.asLarge {
-		s.large++
+		s.large += n
+	}
+	if c.client {
+		s.used, s.carried = p.age, true
 	}
 	if e.Flow != nil {
-		if !e.Aside {
-			s.used = p.age
-			s.carried, c.client = true, true
-		}
-		p.hold(e.Flow.host(), c)
+		p.hold(e.Flow.host(), n)
 		if p.part != nil {
 			p.part.take()
 		} else if q := p.witness; q != nil && !q.beside.Load() {
@@ -116,25 +126,25 @@ func (s *Seat) takeCredit(e *Entry, slowStart uint32) Member {
 	return s.open
 }
 
-// giveBack returns c, which a Call of h has yielded; h is nil for a Call without a Flow. The slow
-// start still counts the Call. The caller holds p.mu.
-func (p *Pool) giveBack(c *credit, h *Host) {
+// giveBack returns n credits like c, which Calls of h have yielded; h is nil for Calls without a Flow. The slow
+// start still counts the Calls. The caller holds p.mu.
+func (p *Pool) giveBack(c *credit, h *Host, n int) {
 	s := c.seat
 	s.uncount()
-	s.inUse--
+	s.inUse -= n
 	s.count()
-	p.outstanding--
-	p.ages.drop(p.age, c.age, 1)
+	p.outstanding -= n
+	p.ages.drop(p.age, c.age, n)
 	if c.asLarge {
-		s.large--
+		s.large -= n
 	}
 	if c.client && c.answered && s.lastAnswer != p.age {
 		s.noteAnswer()
 	}
 	if h != nil {
-		p.unhold(h, c)
+		p.unhold(h, c, int32(n))
 		if p.part != nil {
-			p.part.give()
+			p.part.give(n)
 		}
 	}
 }

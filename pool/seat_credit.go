@@ -33,8 +33,8 @@ func (s *Seat) Done(e *Entry, here int) {
 	var c credit
 	e.yield(s, &c)
 	p.mu.Lock()
-	p.giveBack(&c, e.host())
-	p.slowStart.undispatch(c.slowStart)
+	p.giveBack(&c, e.host(), 1)
+	p.slowStart.undispatch(c.slowStart, 1)
 	idle := s.takeIdle()
 	m, next := p.next(s)
 	more := p.shares() && p.more()
@@ -75,7 +75,7 @@ func (s *Seat) Steer(e *Entry, here int) bool {
 	}
 	var c credit
 	e.yield(s, &c)
-	p.giveBack(&c, e.host())
+	p.giveBack(&c, e.host(), 1)
 	idle := s.takeIdle()
 	m := best.takeCredit(e, c.slowStart)
 	if !e.large() {

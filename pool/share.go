@@ -288,24 +288,25 @@ func (p *Pool) more() bool {
 // old is how many Calls are outstanding for longer than a Call usually is. The caller holds p.mu.
 func (p *Pool) old() int { return p.outstanding - p.ages.young(p.age) }
 
-// hold counts a Call of h that is dispatched with c. The caller holds p.mu.
-func (p *Pool) hold(h *Host, c *credit) {
-	if h.held++; h.held == 1 {
+// hold counts n Calls of h that are dispatched. The caller holds p.mu.
+func (p *Pool) hold(h *Host, n int) {
+	if h.held == 0 {
 		p.holders.add(h, (*Host).holderAt)
 	}
-	if h.ages.add(p.age, 1); h.waiting > 0 && h.ages.young(p.age) == 1 {
+	h.held += int32(n)
+	if h.ages.add(p.age, int32(n)); h.waiting > 0 && h.ages.young(p.age) == n {
 		h.relist()
 	}
 	p.assess(h)
 }
 
-// unhold ends the count of a Call that had c. The caller holds p.mu.
-func (p *Pool) unhold(h *Host, c *credit) {
-	h.held--
-	h.ages.drop(p.age, c.age, 1)
+// unhold ends the count of n Calls that had credits like c. The caller holds p.mu.
+func (p *Pool) unhold(h *Host, c *credit, n int32) {
+	h.held -= n
+	h.ages.drop(p.age, c.age, n)
 	if c.answered {
 		h.answered = p.age
-		h.replies.add(p.age, 1)
+		h.replies.add(p.age, n)
 	}
 	p.assess(h)
 	if h.aside > 0 {

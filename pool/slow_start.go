@@ -211,16 +211,16 @@ func (s *SlowStart) block(p *slowedPool) {
 	}
 }
 
-// undispatch ends the count of a Call that dispatch counted in age, if that is not 0. The caller
+// undispatch ends the count of n Calls that dispatch counted in age, if that is not 0. The caller
 // must call wake after it, without holding a Pool.mu.
-func (s *SlowStart) undispatch(age uint32) {
+func (s *SlowStart) undispatch(age uint32, n int) {
 	if age == 0 {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.turn()
-	s.dispatched.drop(s.age, age, 1)
+	s.dispatched.drop(s.age, age, n)
 }
 
 // wake dispatches queued Calls of the pools in blocked. The caller holds no Pool.mu.

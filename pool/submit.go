@@ -7,7 +7,7 @@ import "time"
 func (p *Pool) Submit(e *Entry, here int) error {
 	now := time.Now()
 	p.mu.Lock()
-	m, keeps, err := p.submit(e, here, now)
+	m, _, keeps, err := p.submit(e, nil, here, now)
 	p.mu.Unlock()
 	switch {
 	case err != nil:
@@ -25,11 +25,13 @@ func (p *Pool) Submit(e *Entry, here int) error {
 }
 
 // submit takes a credit for e and returns the connection to dispatch e to, or queues e and returns
-// nil. If it queues e although a credit is free, keeps is true, and the caller has to call kick
-// without p.mu: e may go from the reserve, or the credit is for another host. The caller holds p.mu.
-func (p *Pool) submit(e *Entry, here int, now time.Time) (m Member, keeps bool, err error) {
+// nil. If it takes one, it also takes credits for the first n Calls of the list that begins with behind, and the
+// caller dispatches them to the same connection. If it queues e although a credit is free, keeps is true, and the
+// caller has to call kick without p.mu: e may go from the reserve, or the credit is for another host. The caller
+// holds p.mu.
+func (p *Pool) submit(e, behind *Entry, here int, now time.Time) (m Member, n int, keeps bool, err error) {
 	if p.closed {
-		return nil, false, ErrClosed
+		return nil, 0, false, ErrClosed
 	}
 	f := e.Flow
 	p.settle(f)
@@ -37,23 +39,51 @@ func (p *Pool) submit(e *Entry, here int, now time.Time) (m Member, keeps bool, 
 	r := p.room()
 	if !p.held && p.admits(f, r) && p.part.admits(&p.place) {
 		if s := p.choose(e, here); s != nil {
+			n = p.run(s, e, behind, here, r)
 			s = p.divert(s, e)
-			m = s.takeCredit(e, p.slowStart.dispatch())
+			m = s.takeCredits(e, behind, n, p.slowStart.dispatch())
 			if p.asleep > 0 {
 				p.relieveSeat(s, e, here)
 			}
-			return m, false, nil
+			return m, n, false, nil
 		}
 	}
 	if p.queue.n >= p.opts.QueueLimit && !p.overflows(f.host()) {
-		return nil, false, errQueueFull
+		return nil, 0, false, errQueueFull
 	}
 	e.queuedAt = now
 	p.queue.push(e, here)
 	if p.asleep > 0 {
 		p.relieveFor(e, here)
 	}
-	return nil, r.free > 0 && (p.part != nil || p.shares() && (p.candidates > 0 || r.free > r.reserve && p.within(f.host(), r))), nil
+	return nil, 0, r.free > 0 && (p.part != nil || p.shares() && (p.candidates > 0 || r.free > r.reserve && p.within(f.host(), r))), nil
+}
+
+// run returns how many of the Calls in the list that begins with behind go to s with e, as if each was submitted by
+// itself. They are small Calls of the same flow, as far as s has credits and the host has room in its window. r is
+// the room that e finds. What is rare has no runs. The caller holds p.mu.
+func (p *Pool) run(s *Seat, e, behind *Entry, here int, r room) (n int) {
+	f := e.Flow
+	h := f.host()
+	if behind == nil || behind.Flow != f || e.large() || f.seatQueue == 0 && (f.seat != s || s.affinity != here) ||
+		r.starts || p.part != nil || p.tryout != nil || p.asleep > 0 || !p.lately(h) {
+		return 0
+	}
+	most := min(s.free(), r.free-r.reserve)
+	unproven, spare := int(h.unproven), r.spare
+	old, replies := h.old(p.age), h.replies.young(p.age)
+	for x := behind; n+1 < most && x != nil && x.Flow == f && !x.large() && x.Aside == e.Aside; x = x.next {
+		if r.reserve > 0 {
+			was := unproven
+			unproven = max(old, int(h.held)+n+1-replies, 0)
+			spare -= unproven - was
+			if unproven > 0 && unproven*(100-p.opts.Share) >= spare*p.opts.Share {
+				break
+			}
+		}
+		n++
+	}
+	return n
 }
 
 // overflows reports whether a Call of h may wait although as many wait as may: h has fewer than its share of them. So
