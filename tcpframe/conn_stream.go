@@ -111,7 +111,7 @@ func (s *connStream) Detached(err error) {
 		return // nobody has the Conn
 	}
 	if c.listener != nil {
-		c.listener.leave(c.RemoteAddr().Addr())
+		c.listener.leave(&c.listener.clients, c.RemoteAddr().Addr())
 	}
 	if c.tls == nil || c.tls.detached(wasOpen, err) {
 		c.bury()

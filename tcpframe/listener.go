@@ -255,11 +255,11 @@ func (l *Listener) admit(c *net.TCPConn, o *ListenOptions) bool {
 		}
 	}
 	c.Close()
+	in := &l.clients
 	if proxy {
-		l.leaveProxy(peer.Addr())
-	} else {
-		l.leave(peer.Addr())
+		in = &l.starts
 	}
+	l.leave(in, peer.Addr())
 	if !errors.Is(err, errClosed) {
 		l.counters.refuse(peer, netip.AddrPort{}, reasonAttach, err)
 	}
@@ -289,7 +289,7 @@ func (l *Listener) enter(peer netip.AddrPort, o *ListenOptions) (reason, error) 
 		return why, err
 	}
 	if q := &l.engine.sockets; !q.Take(replaces) && !(o.makeRoom(peer.Addr()) && q.Take(true)) {
-		l.leaveClient(peer.Addr())
+		l.uncount(&l.clients, peer.Addr())
 		return reasonTotal, tooManySockets(q)
 	}
 	return "", nil
@@ -339,15 +339,15 @@ func (l *Listener) enterClient(a netip.Addr, o *ListenOptions) (replaces bool, w
 	return replaces, "", nil
 }
 
-// leave uncounts a connection of a client at a, and its socket.
-func (l *Listener) leave(a netip.Addr) {
+// leave uncounts a connection from a that is counted among those of in, and its socket.
+func (l *Listener) leave(in *crowd.Counts, a netip.Addr) {
 	l.engine.sockets.Put()
-	l.leaveClient(a)
+	l.uncount(in, a)
 }
 
-// leaveClient uncounts a connection of a client at a.
-func (l *Listener) leaveClient(a netip.Addr) {
+// uncount uncounts a connection from a among those of in, which is l.clients or l.starts.
+func (l *Listener) uncount(in *crowd.Counts, a netip.Addr) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.clients.Remove(crowd.HostOf(a))
+	in.Remove(crowd.HostOf(a))
 }

@@ -29,19 +29,6 @@ func (l *Listener) enterProxy(peer netip.AddrPort, o *ListenOptions) (reason, er
 	return "", nil
 }
 
-// leaveProxy uncounts a connection of the proxy at a that has ended without a header, and its socket.
-func (l *Listener) leaveProxy(a netip.Addr) {
-	l.engine.sockets.Put()
-	l.started(a)
-}
-
-// started uncounts a connection of the proxy at a among those without a header.
-func (l *Listener) started(a netip.Addr) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.starts.Remove(crowd.HostOf(a))
-}
-
 // awaitAnnouncement begins the state announcing.
 func (c *Conn) awaitAnnouncement() {
 	c.state = announcing
@@ -102,7 +89,7 @@ func (c *Conn) admitAnnounced(client netip.AddrPort) bool {
 		_, why, err = l.enterClient(who.Addr(), o)
 	}
 	if q := &l.engine.sockets; err == nil && q.Open() > q.Limit() && !o.makeRoom(who.Addr()) {
-		l.leaveClient(who.Addr())
+		l.uncount(&l.clients, who.Addr())
 		why, err = reasonTotal, tooManySockets(q)
 	}
 	switch {
@@ -114,7 +101,7 @@ func (c *Conn) admitAnnounced(client netip.AddrPort) bool {
 		return false
 	}
 	a.admitted = true
-	l.started(c.WireAddr().Addr())
+	l.uncount(&l.starts, c.WireAddr().Addr())
 	p := c.counters.proxies.Load()
 	p.waiting.Add(-1)
 	if client.IsValid() {
@@ -146,7 +133,7 @@ func (c *Conn) countRefused(why reason, err error) {
 // unannounced ends a connection that was not a client's: it was refused, or has ended with err.
 func (c *Conn) unannounced(err error) {
 	a := c.proxy
-	c.listener.leaveProxy(c.WireAddr().Addr())
+	c.listener.leave(&c.listener.starts, c.WireAddr().Addr())
 	c.counters.proxies.Load().waiting.Add(-1)
 	if errors.Is(err, io.EOF) && len(a.begun) > 0 {
 		c.countRefused(reasonProxyHeader, io.ErrUnexpectedEOF)
