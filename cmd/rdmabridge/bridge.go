@@ -10,6 +10,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/rdmabridge/rdmabridge/cmd/rdmabridge/internal/translate"
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/admin"
 	"github.com/rdmabridge/rdmabridge/internal/control"
@@ -100,11 +101,11 @@ func newBridge(c *configs.Config, log zerolog.Logger, in *handover.Inheritance) 
 			b.engine.Stop()
 		}
 	}()
-	registry := newRegistry(c)
+	registry := translate.Registry(c)
 	o := proxy.Options{Log: log, Metrics: b.metrics, Engine: b.engine, Arena: b.arena, Registry: registry, Identity: b.identity, Socket: in.Listener}
 	b.watchEvery.Store(int64(c.Reload.Watch))
 	var inUse parts
-	o.Tenants = tenantOptions(c)
+	o.Tenants = translate.Tenants(c)
 	if o.Listeners, o.Upstreams, inUse, err = b.options(c); err != nil {
 		return nil, err
 	}

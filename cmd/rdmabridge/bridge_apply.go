@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 
+	"github.com/rdmabridge/rdmabridge/cmd/rdmabridge/internal/translate"
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
@@ -23,7 +24,7 @@ func (b *bridge) apply(c *configs.Config) error {
 		abandon()
 		return err
 	}
-	if err := b.proxy.SetTenants(tenantOptions(c)); err != nil {
+	if err := b.proxy.SetTenants(translate.Tenants(c)); err != nil {
 		panic("BUG: tenants that configs has checked: " + err.Error())
 	}
 	observe()
@@ -76,7 +77,7 @@ func (b *bridge) options(c *configs.Config) (listeners []settings.ListenerOption
 	}
 	for i := range c.Listeners {
 		l := &c.Listeners[i]
-		o, err := listenerOptions(l, b.arena.Pin, b.log)
+		o, err := translate.Listener(l, b.arena.Pin, b.log)
 		if err != nil {
 			return nil, nil, parts{}, err
 		}
@@ -88,7 +89,7 @@ func (b *bridge) options(c *configs.Config) (listeners []settings.ListenerOption
 	}
 	for i := range c.Upstreams {
 		u := c.Upstreams[i]
-		o, err := upstreamOptions(&u, b.arena.Pin, b.log)
+		o, err := translate.Upstream(&u, b.arena.Pin, b.log)
 		if err != nil {
 			return nil, nil, parts{}, err
 		}

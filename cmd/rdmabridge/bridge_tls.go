@@ -1,19 +1,15 @@
 package main
 
 import (
-	"errors"
 	"fmt"
-	"strings"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/cmd/rdmabridge/internal/translate"
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/tlsconf"
 	"github.com/rdmabridge/rdmabridge/proxy/reach"
 	"github.com/rdmabridge/rdmabridge/proxy/settings"
 )
-
-// handshakeTimeout bounds each stage of a client's handshake. Linux's client gives up after as long.
-const handshakeTimeout = 10 * time.Second
 
 // A tlsSet has what the files of TLS are used by, by the kind and the name of its owner. An owner whose
 // settings are the same after a reload keeps it, and with it the keys of session tickets.
@@ -26,44 +22,6 @@ type usedTLS struct {
 	client   *tlsconf.Client
 }
 
-var clientModes = map[string]tlsconf.ClientMode{
-	configs.TLSClientNone: tlsconf.ClientNone, configs.TLSClientRequest: tlsconf.ClientRequest, configs.TLSClientRequire: tlsconf.ClientRequire,
-}
-
-// newTLSServer reads the files of a listener.
-func newTLSServer(t *configs.ListenerTLS) (*tlsconf.Server, error) {
-	return tlsconf.NewServer(tlsconf.ServerOptions{
-		Certificate: t.Certificate, Key: t.Key, Client: clientModes[t.Client.Mode],
-		CA: t.Client.CA, CRL: t.Client.CRL, Names: t.Client.Names, Timeout: handshakeTimeout,
-	})
-}
-
-// newTLSClient reads the files of an upstream.
-func newTLSClient(t *configs.UpstreamTLS) (*tlsconf.Client, error) {
-	return tlsconf.NewClient(tlsconf.ClientOptions{CA: t.CA, CRL: t.CRL, Certificate: t.Certificate, Key: t.Key, ServerName: t.ServerName})
-}
-
-// listenerTLSError says what is wrong with the files of a listener. configs.Known.ListenerTLS.
-func listenerTLSError(t *configs.ListenerTLS) ([]string, error) {
-	s, err := newTLSServer(t)
-	if err != nil {
-		return nil, oneLine(err)
-	}
-	return s.Warnings(), nil
-}
-
-// upstreamTLSError says what is wrong with the files of an upstream. configs.Known.UpstreamTLS.
-func upstreamTLSError(t *configs.UpstreamTLS) ([]string, error) {
-	x, err := newTLSClient(t)
-	if err != nil {
-		return nil, oneLine(err)
-	}
-	return x.Warnings(), nil
-}
-
-// oneLine joins the lines of an error.
-func oneLine(err error) error { return errors.New(strings.ReplaceAll(err.Error(), "\n", "; ")) }
-
 // listenerTLS translates the setting tls of a listener.
 func (b *bridge) listenerTLS(l *configs.Listener, inUse tlsSet) (*settings.ListenerTLS, error) {
 	if l.RDMA() || !l.TLS.On() {
@@ -75,7 +33,7 @@ func (b *bridge) listenerTLS(l *configs.Listener, inUse tlsSet) (*settings.Liste
 	u := b.tls[key]
 	if u.settings != text {
 		var err error
-		if u.server, err = newTLSServer(&l.TLS); err != nil {
+		if u.server, err = translate.TLSServer(&l.TLS); err != nil {
 			return nil, fmt.Errorf("listener %s: %w", l.Name, err)
 		}
 		u.settings = text
@@ -93,7 +51,7 @@ func (b *bridge) upstreamTLS(o *configs.Upstream, inUse tlsSet) (*reach.TLS, err
 	u := b.tls[key]
 	if u.settings != text {
 		var err error
-		if u.client, err = newTLSClient(&o.TLS); err != nil {
+		if u.client, err = translate.TLSClient(&o.TLS); err != nil {
 			return nil, fmt.Errorf("upstream %s: %w", o.Name, err)
 		}
 		u.settings = text

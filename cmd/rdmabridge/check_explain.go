@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/rdmabridge/rdmabridge/cmd/rdmabridge/internal/translate"
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/rules"
 	"github.com/rdmabridge/rdmabridge/internal/tlsconf"
@@ -60,7 +61,7 @@ func explainClient(w io.Writer, c *configs.Config, x *explainedClient) error {
 			fmt.Fprintf(w, "  refused when it connects: %s\n", why)
 			continue
 		}
-		all, err := ruleOptions(l)
+		all, err := translate.Rules(l)
 		if err != nil {
 			return err
 		}

@@ -3,59 +3,23 @@ package main
 import (
 	"errors"
 	"fmt"
-	"net"
-	"net/netip"
 	"os"
 	"slices"
-	"sync"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/rdmabridge/rdmabridge/cmd/rdmabridge/internal/translate"
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/cli"
-	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
-	"github.com/rdmabridge/rdmabridge/internal/tlsconf"
 )
 
-// known tells package configs which providers and programs this build knows.
-var known = configs.Known{
-	Providers:   providerNames(),
-	Provider:    providerError,
-	IBVerbs:     ibverbsError,
-	ListenerTLS: listenerTLSError,
-	UpstreamTLS: upstreamTLSError,
-	TLSName:     func(s string) error { _, err := tlsconf.ParsePattern(s); return err },
-	Environment: true,
-	HasAddress:  hasAddress,
-	Directory:   isDirectory,
-	Tracing:     tracingError,
-	Program:     oncrpc.ProgramByName,
-	Bound:       isBound,
-	Identity:    identityError,
-	Procedures:  proceduresByName,
-}
-
-// ownAddresses are the addresses of this host when it was first asked.
-var ownAddresses = sync.OnceValue(func() (own []netip.Addr) {
-	all, _ := net.InterfaceAddrs() // without them, only loopback is known
-	for _, a := range all {
-		if n, ok := a.(*net.IPNet); ok {
-			if ip, ok := netip.AddrFromSlice(n.IP); ok {
-				own = append(own, ip.Unmap())
-			}
-		}
-	}
-	return own
-})
-
-// hasAddress reports whether this host has the address a.
-func hasAddress(a netip.Addr) bool { return slices.Contains(ownAddresses(), a.Unmap().WithZone("")) }
-
-func isDirectory(path string) bool {
-	info, err := os.Stat(path)
-	return err == nil && info.IsDir()
-}
+// known tells package configs what this build knows.
+var known = func() configs.Known {
+	k := translate.Known
+	k.Tracing = tracingError
+	return k
+}()
 
 // standardInput stands for standard input where a file is named.
 const standardInput = "-"

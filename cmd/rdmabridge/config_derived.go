@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rdmabridge/rdmabridge/cmd/rdmabridge/internal/translate"
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/admin"
 	"github.com/rdmabridge/rdmabridge/internal/control"
@@ -32,11 +33,11 @@ func derivedNumbers(c *configs.Config) ([]derivedNumber, error) {
 	}
 	var ls []settings.ListenerOptions
 	for i := range c.Listeners {
-		ls = append(ls, listenerLimits(&c.Listeners[i]))
+		ls = append(ls, translate.ListenerLimits(&c.Listeners[i]))
 	}
 	var us []settings.UpstreamOptions
 	for i := range c.Upstreams {
-		us = append(us, upstreamLimits(&c.Upstreams[i]))
+		us = append(us, translate.UpstreamLimits(&c.Upstreams[i]))
 	}
 	for _, n := range settings.Numbers(int64(c.Memory.Budget), ls, us) {
 		add(n.Of, n.Name, n.Value, n.Unit, n.Formula)

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/rdmabridge/rdmabridge/cmd/rdmabridge/internal/translate"
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/action"
 	"github.com/rdmabridge/rdmabridge/internal/cli"
@@ -79,7 +80,7 @@ func startControlled(t *testing.T) (b *bridge, socket string, wait func() error)
 	if err != nil {
 		t.Fatal(err)
 	}
-	sink := logsink.New(io.Discard, logSettings(c.Log))
+	sink := logsink.New(io.Discard, translate.Log(c.Log))
 	signals, started, ended := make(chan os.Signal, 2), make(chan *bridge, 1), make(chan error, 1)
 	go func() {
 		ended <- service{config: c, log: sink.Logger(), sink: sink, signals: signals, started: func(b *bridge) error { started <- b; return nil }}.run()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rdmabridge/rdmabridge/cmd/rdmabridge/internal/translate"
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/cli"
 	"github.com/rdmabridge/rdmabridge/internal/demo"
@@ -74,7 +75,7 @@ func runDemo(a demo.Addresses, out, errOut io.Writer, signals <-chan os.Signal, 
 	if err != nil {
 		return fmt.Errorf("demo: %w\nin%s", err, text)
 	}
-	sink := logsink.NewQueued(errOut, logSettings(c.Log))
+	sink := logsink.NewQueued(errOut, translate.Log(c.Log))
 	defer sink.Close()
 	return service{config: c, log: sink.Logger(), sink: sink, signals: signals, started: func(b *bridge) error {
 		if err := b.waitReady(10 * time.Second); err != nil {

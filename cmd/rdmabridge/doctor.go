@@ -113,7 +113,7 @@ func (f *doctorFlags) load(fs *doctor.Findings) (*configs.Config, error) {
 	more := known
 	more.Providers = append([]string{configs.ProviderIBVerbs}, known.Providers...)
 	more.Provider = nil // judgeProvider says why one cannot be used
-	if providerError(configs.ProviderIBVerbs) != nil {
+	if known.Provider(configs.ProviderIBVerbs) != nil {
 		more.IBVerbs = nil
 	}
 	if c, err := configs.LoadFiles(f.config, more); err == nil {

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 
 	"github.com/rdmabridge/rdmabridge/configs"
@@ -106,12 +107,12 @@ func judgeListen(name, address string, p *doctor.Process, fs *doctor.Findings) {
 
 // judgeProvider reports whether this build, on this host, has a provider.
 func judgeProvider(name, subject string, fs *doctor.Findings) (have bool) {
-	if _, have = providers[name]; !have {
+	if have = slices.Contains(known.Providers, name); !have {
 		fs.Add("provider-missing", doctor.Error, subject,
-			fmt.Sprintf("The configuration has provider %s, and this build has %v.", name, providerNames()), "rdmabridge version")
+			fmt.Sprintf("The configuration has provider %s, and this build has %v.", name, known.Providers), "rdmabridge version")
 		return false
 	}
-	if err := providerError(name); err != nil {
+	if err := known.Provider(name); err != nil {
 		fs.Add("provider-missing", doctor.Error, subject, fmt.Sprintf("Provider %s cannot be used: %v.", name, err), "apt-get install rdma-core ibverbs-providers")
 		return false
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/rdmabridge/rdmabridge/cmd/rdmabridge/internal/translate"
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/doctor"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
@@ -64,17 +65,17 @@ func doctorTargets(c *configs.Config, host *doctor.Host, fs *doctor.Findings) (t
 		}
 		var secure *tlsconf.Client
 		if !u.RDMA() && u.TLS.On() {
-			if secure, err = newTLSClient(&u.TLS); err != nil {
+			if secure, err = translate.TLSClient(&u.TLS); err != nil {
 				return nil, fmt.Errorf("upstream %s: %w", u.Name, err)
 			}
 		}
-		o, missing := proxySource(u), false
+		o, missing := translate.Source(u), false
 		t.Source, t.Low, t.High = o.Address, o.Low, o.High
 		if u.RDMA() {
 			// A server on siw loses its listener when a client gives up early: README.md.
 			t.Connect *= pool.AloneTimes
 			if missing = !judgeProvider(u.Provider, "upstream "+u.Name, fs); !missing {
-				if t.Provider, err = upstreamProvider(u, nil, zerolog.Nop()); err != nil {
+				if t.Provider, err = translate.UpstreamProvider(u, nil, zerolog.Nop()); err != nil {
 					return nil, fmt.Errorf("upstream %s: %w", u.Name, err)
 				}
 			}

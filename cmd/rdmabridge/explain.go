@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rdmabridge/rdmabridge/cmd/rdmabridge/internal/translate"
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/cli"
 	"github.com/rdmabridge/rdmabridge/internal/explain"
@@ -107,7 +108,7 @@ func (f *explainFlags) options(cmd *cobra.Command) (explain.Options, error) {
 	}
 	if len(f.config) == 0 {
 		c := configs.Config{Chunks: configs.Chunks{IO: configs.DefaultIO}}
-		o.Registry = newRegistry(&c)
+		o.Registry = translate.Registry(&c)
 	} else {
 		if err := f.loadConfig(cmd, &o); err != nil {
 			return o, err
@@ -136,7 +137,7 @@ func (f *explainFlags) loadConfig(cmd *cobra.Command, o *explain.Options) error 
 			return err
 		}
 	}
-	o.Registry = newRegistry(c)
+	o.Registry = translate.Registry(c)
 	i := slices.IndexFunc(c.Upstreams, func(u configs.Upstream) bool { return u.RDMA() })
 	if i < 0 {
 		if f.listener != "" { // its rules are asked about, whatever its upstreams are
@@ -162,7 +163,7 @@ func (f *explainFlags) rules(c *configs.Config) (*explain.Rules, error) {
 		return nil, cli.Failed(fmt.Errorf("%s: no listener has the name %s", strings.Join(f.config, ", "), f.listener))
 	}
 	l := &c.Listeners[i]
-	all, err := ruleOptions(l)
+	all, err := translate.Rules(l)
 	if err != nil {
 		return nil, cli.Failed(err)
 	}

@@ -72,7 +72,7 @@ const usualLogs = "/var/log/rdmabridge"
 func filesOf(c *configs.Config, files []string) *harden.Needs {
 	n := &harden.Needs{}
 	for _, path := range files {
-		if isDirectory(path) {
+		if known.Directory(path) {
 			path = filepath.Join(path, "any.yaml") // what is there, and what will be
 		}
 		n.AddFile(path)

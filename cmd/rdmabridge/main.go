@@ -2,7 +2,7 @@
 //
 // Each verb has a file with its flags, such as serve.go, check.go, top.go and capture.go; those that act
 // on a running bridge are in actions.go. The verbs share what lies below: service.go runs a bridge until
-// a signal stops it, bridge.go puts the parts of a bridge together, options.go and providers.go translate
+// a signal stops it, bridge.go puts the parts of a bridge together from what package translate makes of
 // the configuration, reload.go applies a changed one, and service.go takes over from another
 // process. ask.go asks a running bridge, and bridge_control.go and config_print.go answer.
 //

@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 
+	"github.com/rdmabridge/rdmabridge/cmd/rdmabridge/internal/translate"
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/accesslog"
 	"github.com/rdmabridge/rdmabridge/metrics"
@@ -74,7 +75,7 @@ func (b *bridge) prepareObservers(next *configs.Config) (commit, abandon func(),
 		b.observers, b.accessed, b.traced = observers{access, newTracer}, next.Log.Access, next.Tracing
 		b.proxy.SetObserver(b.observers.observer())
 		if access != nil {
-			access.Set(accessSettings(&next.Log.Access))
+			access.Set(translate.AccessLog(&next.Log.Access))
 		}
 		old.closeExcept(b.observers)
 	}
@@ -100,7 +101,7 @@ func (b *bridge) prepareAccessLog(c *configs.AccessLog) (*accesslog.Log, error) 
 		return old, nil
 	}
 	o := accesslog.Options{
-		Settings: accessSettings(c), Log: b.log,
+		Settings: translate.AccessLog(c), Log: b.log,
 		Lines: b.metrics.Counter(metrics.AccessLogLines), Dropped: b.metrics.Counter(metrics.AccessLogDroppedLines),
 	}
 	if b.config.Handover.Enabled() {
@@ -120,14 +121,6 @@ func (b *bridge) prepareAccessLog(c *configs.AccessLog) (*accesslog.Log, error) 
 		o.Output = accesslog.Stderr(os.Stderr)
 	}
 	return accesslog.Start(o), nil
-}
-
-var accessModes = map[string]accesslog.Mode{
-	configs.AccessFailed: accesslog.Failed, configs.AccessSlow: accesslog.Slow, configs.AccessSampled: accesslog.Sampled, configs.AccessAll: accesslog.All,
-}
-
-func accessSettings(c *configs.AccessLog) accesslog.Settings {
-	return accesslog.Settings{Mode: accessModes[c.Mode], Slower: c.Slower.Value(), Sample: float64(c.Sample)}
 }
 
 // reopenLogs opens the file of the access log again: logrotate(8) has renamed it.

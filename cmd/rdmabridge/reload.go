@@ -10,6 +10,7 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/spf13/pflag"
 
+	"github.com/rdmabridge/rdmabridge/cmd/rdmabridge/internal/translate"
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/logsink"
 	"github.com/rdmabridge/rdmabridge/metrics"
@@ -156,7 +157,7 @@ func (r *reloader) apply(next *configs.Config) (changes, pending []configs.Chang
 	}
 	b.show(c, pending)
 	if r.sink != nil {
-		r.sink.Set(logSettings(c.Log))
+		r.sink.Set(translate.Log(c.Log))
 	}
 	return changes, pending, nil
 }

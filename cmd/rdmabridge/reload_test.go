@@ -16,6 +16,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/rdmabridge/rdmabridge/cmd/rdmabridge/internal/translate"
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/logsink"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
@@ -179,7 +180,7 @@ func startReload(t *testing.T, text string) *reloadCase {
 		t.Fatal(err)
 	}
 	started := make(chan *bridge, 1)
-	sink := logsink.New(x.log, logSettings(c.Log))
+	sink := logsink.New(x.log, translate.Log(c.Log))
 	s := service{
 		config: c, log: sink.Logger(), signals: x.signals, files: []string{x.path}, hash: hash, watcher: watched, sink: sink,
 		started: func(b *bridge) error { started <- b; return nil },
@@ -679,7 +680,7 @@ func TestReloaderChanged(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "rdmabridge.yaml")
 	write(t, path, base)
 	steps := func(b *bridge) error {
-		r := newReloader(b, []string{path}, logsink.New(io.Discard, logSettings(c.Log)), hashFiles([]string{path}))
+		r := newReloader(b, []string{path}, logsink.New(io.Discard, translate.Log(c.Log)), hashFiles([]string{path}))
 		signal := func() { r.reload(reloadSignal) }
 		for _, step := range []struct {
 			name, text                  string

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rdmabridge/rdmabridge/cmd/rdmabridge/internal/translate"
 	"github.com/rdmabridge/rdmabridge/internal/cli"
 	"github.com/rdmabridge/rdmabridge/internal/logsink"
 )
@@ -52,7 +53,7 @@ Exit codes: 0 the bridge drained; 1 the file has problems or the bridge failed;
 			limitHeap(c.Memory)
 			signals, stop := notify()
 			defer stop()
-			sink := logsink.NewQueued(cmd.ErrOrStderr(), logSettings(c.Log))
+			sink := logsink.NewQueued(cmd.ErrOrStderr(), translate.Log(c.Log))
 			defer sink.Close()
 			log := sink.Logger()
 			err = cli.Failed(service{

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/cmd/rdmabridge/internal/translate"
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy/settings"
@@ -31,7 +32,7 @@ upstreams:
 		t.Fatal(err)
 	}
 	x := &throng{Harness: proxytest.NewHarness(t, 64<<20)}
-	lo, err := listenerOptions(&c.Listeners[0], nil, x.Log)
+	lo, err := translate.Listener(&c.Listeners[0], nil, x.Log)
 	if err != nil {
 		t.Fatal(err)
 	}

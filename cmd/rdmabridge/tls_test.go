@@ -207,11 +207,11 @@ func TestUpstreamCRL(t *testing.T) {
 	u := &configs.UpstreamTLS{
 		Mode: configs.TLSRequired, CA: tlstest.Write(t, dir, "servers.pem", ca.PEM()), CRL: tlstest.Write(t, dir, "servers.crl", ca.CRL(t)),
 	}
-	if w, err := upstreamTLSError(u); err != nil || len(w) > 0 {
+	if w, err := known.UpstreamTLS(u); err != nil || len(w) > 0 {
 		t.Errorf("a list of the CA: %v, %v", w, err)
 	}
 	tlstest.Write(t, dir, "servers.crl", tlstest.NewCA(t, "others").CRL(t))
-	if _, err := upstreamTLSError(u); err == nil || !strings.Contains(err.Error(), u.CRL) {
+	if _, err := known.UpstreamTLS(u); err == nil || !strings.Contains(err.Error(), u.CRL) {
 		t.Errorf("a list of another CA: %v", err)
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/cmd/rdmabridge/internal/translate"
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/demo"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
@@ -192,7 +193,7 @@ func (x *twin) send(s twinStep) twinReplies {
 // lowered changes the Reply to call as bridges with the defaults do: the server, whose FSINFO says so, takes and
 // returns more at once than they carry.
 func lowered(call, reply []byte) {
-	reg := newRegistry(&configs.Config{Chunks: configs.Chunks{IO: configs.DefaultIO}})
+	reg := translate.Registry(&configs.Config{Chunks: configs.Chunks{IO: configs.DefaultIO}})
 	var h oncrpc.Call
 	if oncrpc.ParseCall(call, &h) != nil {
 		return

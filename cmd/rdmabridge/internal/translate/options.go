@@ -1,7 +1,8 @@
-package main
+package translate
 
 import (
 	"fmt"
+	"net/netip"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -10,11 +11,12 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/tlsconf"
 	"github.com/rdmabridge/rdmabridge/proxy/admit"
 	"github.com/rdmabridge/rdmabridge/proxy/authorise"
+	"github.com/rdmabridge/rdmabridge/proxy/reach"
 	"github.com/rdmabridge/rdmabridge/proxy/settings"
 )
 
-// listenerLimits translates the limits of a listener for package proxy.
-func listenerLimits(l *configs.Listener) settings.ListenerOptions {
+// ListenerLimits translates the limits of a listener for package proxy.
+func ListenerLimits(l *configs.Listener) settings.ListenerOptions {
 	return settings.ListenerOptions{
 		Name: l.Name, Address: l.Address, RDMA: l.RDMA(), Upstream: l.Upstream,
 		MaxConnections: l.Limits.Connections, MaxConnectionsPerAddress: l.Limits.PerAddress,
@@ -28,9 +30,9 @@ func listenerLimits(l *configs.Listener) settings.ListenerOptions {
 	}
 }
 
-// listenerOptions translates a listener of the configuration for package proxy.
-func listenerOptions(l *configs.Listener, memory func() [][]byte, log zerolog.Logger) (settings.ListenerOptions, error) {
-	o := listenerLimits(l)
+// Listener translates a listener of the configuration for package proxy.
+func Listener(l *configs.Listener, memory func() [][]byte, log zerolog.Logger) (settings.ListenerOptions, error) {
+	o := ListenerLimits(l)
 	if l.RDMA() {
 		var err error
 		if o.Provider, err = listenerProvider(l, memory, log); err != nil {
@@ -41,12 +43,12 @@ func listenerOptions(l *configs.Listener, memory func() [][]byte, log zerolog.Lo
 	o.Rate, o.ClientRate = rate(l.Rates.Listener), rate(l.Rates.Client)
 	o.ConnectionsRate, o.ClientConnectionsRate = l.Rates.Listener.Connections, l.Rates.Client.Connections
 	for _, w := range l.Weights {
-		o.Weights = append(o.Weights, admit.Weight{Weight: w.Weight, Clients: prefixes(w.Clients)})
+		o.Weights = append(o.Weights, admit.Weight{Weight: w.Weight, Clients: Prefixes(w.Clients)})
 	}
-	o.Allow, o.Proxies = prefixes(l.Allow), prefixes(l.ProxyProtocol.From)
+	o.Allow, o.Proxies = Prefixes(l.Allow), Prefixes(l.ProxyProtocol.From)
 	o.ProxyTimeout = l.ProxyProtocol.Timeout.Value()
 	for _, r := range l.Routes {
-		program, err := known.ResolveProgram(r.Program)
+		program, err := Known.ResolveProgram(r.Program)
 		if err != nil {
 			return o, fmt.Errorf("listener %s: %w", l.Name, err)
 		}
@@ -54,18 +56,18 @@ func listenerOptions(l *configs.Listener, memory func() [][]byte, log zerolog.Lo
 	}
 	o.Squash = authorise.Squash{Mode: ruleSquashes[l.Squash.Mode], UID: uint32(l.Squash.UID), GID: uint32(l.Squash.GID)}
 	var err error
-	if o.Rules, err = ruleOptions(l); err != nil {
+	if o.Rules, err = Rules(l); err != nil {
 		return o, fmt.Errorf("listener %s: %w", l.Name, err)
 	}
 	return o, nil
 }
 
-// tenantOptions translates the tenants of the configuration for package proxy.
-func tenantOptions(c *configs.Config) (all []admit.TenantOptions) {
+// Tenants translates the tenants of the configuration for package proxy.
+func Tenants(c *configs.Config) (all []admit.TenantOptions) {
 	for i := range c.Tenants {
 		t := &c.Tenants[i]
 		all = append(all, admit.TenantOptions{
-			Name: t.Name, Clients: prefixes(t.Clients), Names: patterns(t.Names), Weight: t.Weight,
+			Name: t.Name, Clients: Prefixes(t.Clients), Names: patterns(t.Names), Weight: t.Weight,
 			Total: tenantLimits(&t.Total), Address: tenantLimits(&t.Address),
 		})
 	}
@@ -110,8 +112,8 @@ const (
 // begins. Users cannot set it. docs/memory.md describes slow start to them.
 const slowStart = 16
 
-// upstreamLimits translates the limits of an upstream for package proxy.
-func upstreamLimits(u *configs.Upstream) settings.UpstreamOptions {
+// UpstreamLimits translates the limits of an upstream for package proxy.
+func UpstreamLimits(u *configs.Upstream) settings.UpstreamOptions {
 	return settings.UpstreamOptions{
 		Name: u.Name, RDMA: u.RDMA(), Endpoints: u.Endpoints,
 		Failover: u.Failover == configs.On, Priority: u.Balance == configs.BalancePriority,
@@ -126,16 +128,35 @@ func upstreamLimits(u *configs.Upstream) settings.UpstreamOptions {
 	}
 }
 
-// upstreamOptions translates an upstream of the configuration for package proxy.
-func upstreamOptions(u *configs.Upstream, memory func() [][]byte, log zerolog.Logger) (settings.UpstreamOptions, error) {
-	o := upstreamLimits(u)
+// Upstream translates an upstream of the configuration for package proxy.
+func Upstream(u *configs.Upstream, memory func() [][]byte, log zerolog.Logger) (settings.UpstreamOptions, error) {
+	o := UpstreamLimits(u)
 	if u.RDMA() {
 		var err error
-		if o.Provider, err = upstreamProvider(u, memory, log); err != nil {
+		if o.Provider, err = UpstreamProvider(u, memory, log); err != nil {
 			return o, fmt.Errorf("upstream %s: %w", u.Name, err)
 		}
 		return o, nil
 	}
-	o.Source = proxySource(u)
+	o.Source = Source(u)
 	return o, nil
+}
+
+// Prefixes translates networks.
+func Prefixes(networks []configs.Prefix) (ps []netip.Prefix) {
+	for _, p := range networks {
+		ps = append(ps, netip.PrefixFrom(p.Addr(), p.Bits()))
+	}
+	return ps
+}
+
+// Source translates the setting source of an upstream.
+func Source(u *configs.Upstream) (s reach.Source) {
+	if u.Source.Address != "" {
+		s.Address = netip.MustParseAddr(u.Source.Address)
+	}
+	if u.Source.Ports != configs.AnyPort {
+		s.Low, s.High = u.Source.Ports.Low, u.Source.Ports.High
+	}
+	return s
 }

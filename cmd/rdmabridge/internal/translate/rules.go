@@ -1,4 +1,4 @@
-package main
+package translate
 
 import (
 	"github.com/rdmabridge/rdmabridge/configs"
@@ -15,8 +15,8 @@ func proceduresByName(name string) (all []configs.RPCProcedure) {
 	return all
 }
 
-// identityError tells package configs why a pattern of names in certificates is none.
-func identityError(pattern string) error {
+// patternError tells package configs why a pattern of names in certificates is none.
+func patternError(pattern string) error {
 	_, err := tlsconf.ParsePattern(pattern)
 	return err
 }
@@ -38,12 +38,12 @@ var (
 	}
 )
 
-// ruleOptions translates the rules of a listener for package rules.
-func ruleOptions(l *configs.Listener) (all []rules.Rule, err error) {
+// Rules translates the rules of a listener for package rules.
+func Rules(l *configs.Listener) (all []rules.Rule, err error) {
 	for i := range l.Rules {
 		x := &l.Rules[i]
 		r := rules.Rule{
-			Name: x.Name, Clients: prefixes(x.Clients), Proxies: prefixes(x.Proxies), Privileged: rulePorts[x.Privileged],
+			Name: x.Name, Clients: Prefixes(x.Clients), Proxies: Prefixes(x.Proxies), Privileged: rulePorts[x.Privileged],
 			UIDs: idRanges(x.UIDs), GIDs: idRanges(x.GIDs), Class: ruleClasses[x.Class],
 			Action: ruleActions[x.Action], Answer: ruleAnswers[x.Answer], Upstream: x.Upstream, Squash: ruleSquashes[x.Squash], DryRun: x.DryRun == configs.On,
 		}
@@ -57,7 +57,7 @@ func ruleOptions(l *configs.Listener) (all []rules.Rule, err error) {
 		for _, f := range x.Flavors {
 			r.Flavors = append(r.Flavors, ruleFlavors[f])
 		}
-		targets, err := known.Targets(x)
+		targets, err := Known.Targets(x)
 		if err != nil {
 			return nil, err
 		}

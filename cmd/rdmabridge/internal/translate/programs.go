@@ -1,4 +1,4 @@
-package main
+package translate
 
 import (
 	"slices"
@@ -8,8 +8,8 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
 )
 
-// newRegistry returns what a bridge with the configuration c knows of RPC programs.
-func newRegistry(c *configs.Config) *ulb.Registry {
+// Registry returns what a bridge with the configuration c knows of RPC programs.
+func Registry(c *configs.Config) *ulb.Registry {
 	reg := ulb.NewRegistry(ulb.Limits{MaxIO: uint32(c.Chunks.IO), MaxReply: uint32(c.Chunks.Reply)})
 	nfs.Register(reg)
 	type version struct{ program, version uint32 }
@@ -17,7 +17,7 @@ func newRegistry(c *configs.Config) *ulb.Registry {
 	all := make(map[version][]ulb.Declaration)
 	for i := range c.Programs {
 		d := &c.Programs[i]
-		program, _ := known.ResolveProgram(d.Program) // checked by configs.Load
+		program, _ := Known.ResolveProgram(d.Program) // checked by configs.Load
 		for _, v := range d.Versions {
 			key := version{program, v}
 			if all[key] == nil {

@@ -1,4 +1,4 @@
-package main
+package translate
 
 import (
 	"net/netip"
@@ -25,7 +25,7 @@ listeners:
 upstreams:
   - {name: tcp, transport: tcp, endpoints: ["h:1"]}
   - {name: rdma, transport: rdma, endpoints: ["h:2"]}
-`), known)
+`), Known)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +35,7 @@ upstreams:
 	}
 	for i := range c.Listeners {
 		l := &c.Listeners[i]
-		o, err := listenerOptions(l, nil, zerolog.Nop())
+		o, err := Listener(l, nil, zerolog.Nop())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -64,7 +64,7 @@ func checkExplicit(t *testing.T, what string, options any, zero []string) {
 // upstream returns the options of u.
 func upstream(t *testing.T, u *configs.Upstream) settings.UpstreamOptions {
 	t.Helper()
-	o, err := upstreamOptions(u, nil, zerolog.Nop())
+	o, err := Upstream(u, nil, zerolog.Nop())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,9 +73,9 @@ func upstream(t *testing.T, u *configs.Upstream) settings.UpstreamOptions {
 
 // TestTenantOptions passes the settings of tenants on, and the rates of new connections.
 func TestTenantOptions(t *testing.T) {
-	k := known
+	k := Known
 	k.ListenerTLS, k.UpstreamTLS = nil, nil // there are no such files
-	c, err := configs.LoadFile("../../configs/rdmabridge.yaml", k)
+	c, err := configs.LoadFile("../../../../configs/rdmabridge.yaml", k)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,10 +84,10 @@ func TestTenantOptions(t *testing.T) {
 		Total:   admit.TenantLimits{Connections: 500, ConnectionsRate: 100, Calls: 2000, Memory: 128 << 20, Rate: admit.Rate{Calls: 50_000, Octets: 1 << 30}},
 		Address: admit.TenantLimits{Connections: 32, ConnectionsRate: 20, Calls: 512, Memory: 32 << 20, Rate: admit.Rate{Calls: 10_000, Octets: 256 << 20}},
 	}}
-	if got := tenantOptions(c); !reflect.DeepEqual(got, want) {
+	if got := Tenants(c); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)
 	}
-	o, err := listenerOptions(&c.Listeners[0], nil, zerolog.Nop())
+	o, err := Listener(&c.Listeners[0], nil, zerolog.Nop())
 	if err != nil || o.ConnectionsRate != 500 || o.ClientConnectionsRate != 50 {
 		t.Errorf("rates of new connections: %d and %d, %v", o.ConnectionsRate, o.ClientConnectionsRate, err)
 	}
@@ -100,7 +100,7 @@ listeners: [{name: nfs, address: ":1", upstream: s}]
 upstreams:
   - {name: s, transport: tcp, endpoints: ["h:1"], pool: {mode: sessions, idle: none}, timeouts: {probe: 20s}}
   - {name: p, transport: tcp, endpoints: ["h:1"], pool: {mode: pinned, idle: 7s}, timeouts: {probe: none}}
-`), known)
+`), Known)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +118,7 @@ func TestLayoutsOption(t *testing.T) {
 		c, err := configs.Load([]byte(`
 listeners: [{name: nfs, address: ":1", upstream: s}]
 upstreams: [{name: s, transport: tcp, endpoints: ["h:1"]`+text+`}]
-`), known)
+`), Known)
 		if err != nil {
 			t.Fatal(err)
 		}

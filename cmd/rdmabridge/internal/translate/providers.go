@@ -1,4 +1,4 @@
-package main
+package translate
 
 import (
 	"maps"
@@ -69,15 +69,15 @@ func listenerProvider(l *configs.Listener, memory func() [][]byte, log zerolog.L
 	})
 }
 
-// upstreamProvider makes the provider of an RDMA upstream.
-func upstreamProvider(u *configs.Upstream, memory func() [][]byte, log zerolog.Logger) (fabric.Provider, error) {
+// UpstreamProvider makes the provider of an RDMA upstream.
+func UpstreamProvider(u *configs.Upstream, memory func() [][]byte, log zerolog.Logger) (fabric.Provider, error) {
 	return providers[u.Provider](providerSettings{
 		iwarp: u.IWARP, ibverbs: u.IBVerbs, memory: memory,
 		dial: pool.AloneTimes * u.Timeouts.Connect.Value(), start: -1, silent: u.Timeouts.Silent.Value(),
 		// A server whose process is stopped reads nothing. Its Calls run into their
 		// deadline, so the connection need not fail earlier.
 		progress: u.Timeouts.Call.Value(),
-		source:   proxySource(u).Address,
+		source:   Source(u).Address,
 		log:      log.With().Str("upstream", u.Name).Logger(),
 	})
 }

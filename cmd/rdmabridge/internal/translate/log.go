@@ -1,0 +1,21 @@
+package translate
+
+import (
+	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/accesslog"
+	"github.com/rdmabridge/rdmabridge/internal/logsink"
+)
+
+// Log translates the settings of the log.
+func Log(c configs.Log) logsink.Settings {
+	return logsink.Settings{Level: c.Level, Console: c.Format == configs.FormatConsole}
+}
+
+var accessModes = map[string]accesslog.Mode{
+	configs.AccessFailed: accesslog.Failed, configs.AccessSlow: accesslog.Slow, configs.AccessSampled: accesslog.Sampled, configs.AccessAll: accesslog.All,
+}
+
+// AccessLog translates the settings of the access log.
+func AccessLog(c *configs.AccessLog) accesslog.Settings {
+	return accesslog.Settings{Mode: accessModes[c.Mode], Slower: c.Slower.Value(), Sample: float64(c.Sample)}
+}

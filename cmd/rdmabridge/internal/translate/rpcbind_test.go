@@ -1,0 +1,58 @@
+package translate
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/rdmabridge/rdmabridge/configs"
+)
+
+// TestRPCBindServices: the programs that rpcbind announces follow from the routes.
+func TestRPCBindServices(t *testing.T) {
+	c, err := configs.Load([]byte(`
+listeners:
+  - {name: default, address: ":2049", upstream: s}
+  - name: routes
+    address: ":2050"
+    transport: rdma
+    routes:
+      - {program: nfs, upstream: s}
+      - {program: nsm, versions: [1], upstream: s}
+      - {program: rpcbind, upstream: s}
+      - {program: ccp, upstream: s}
+      - {program: 400000, versions: [9, 7], upstream: s}
+      - {program: 400001, upstream: s}
+  - name: both
+    address: ":2051"
+    upstream: s
+    routes:
+      - {program: mount, upstream: s}
+      - {program: nfs, versions: [3], upstream: s}
+      - {program: nlm, versions: [4], upstream: s}
+      - {program: rquota, upstream: s}
+upstreams: [{name: s, transport: tcp, endpoints: ["127.0.0.1:1"]}]
+`), Known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := map[string]string{"default": "[::]:2049", "routes": "192.0.2.1:2050", "both": "[::1]:2051"}
+	services, err := RPCBind(c, func(name string) string { return at[name] })
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{
+		"[::]:2049 false [{100003 3} {100003 4} {100227 3}]",
+		"192.0.2.1:2050 true [{100003 2} {100003 3} {100003 4} {100024 1} {400000 7} {400000 9}]",
+		"[::1]:2051 false [{100003 3} {100003 4} {100005 1} {100005 2} {100005 3} {100011 1} {100011 2} {100021 4} {100227 3}]",
+	} {
+		if got := fmt.Sprint(services[i].Address, services[i].RDMA, services[i].Programs); got != want {
+			t.Errorf("%s: %s\nwant %s", c.Listeners[i].Name, got, want)
+		}
+	}
+	if len(services) != 3 {
+		t.Errorf("%d services, want 3", len(services))
+	}
+	if _, err := RPCBind(c, func(string) string { return "" }); err == nil {
+		t.Error("a listener without an address is advertised")
+	}
+}
