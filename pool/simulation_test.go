@@ -37,6 +37,7 @@ type simulation struct {
 	hung    []sentCall   // Calls that never do
 	now     int          // steps so far
 	answers *SlowStart   // learns of answers; nil for none
+	batches [2]*Batch    // of the loops
 }
 
 // A simHost is one host of a simulation.
@@ -63,6 +64,9 @@ func newSimulation(t *testing.T, o Options, grant int, kinds ...simKind) *simula
 	d := &fakeDialer{grant: grant}
 	p, _ := newPool(t, o, d)
 	s := &simulation{t: t, p: p, d: d, rng: rand.New(rand.NewPCG(1, 2)), due: make([][]sentCall, 4096)}
+	for i := range s.batches {
+		s.batches[i] = NewBatch(i, func() {}, nil)
+	}
 	for i := range kinds {
 		for range kinds[i].hosts {
 			k := &kinds[i]
@@ -102,13 +106,14 @@ func (s *simulation) step() {
 			h.under++
 			h.next++
 			e := &Entry{Flow: &h.flows[h.next%len(h.flows)], Cost: max(200, h.kind.cost), Owner: h}
-			if err := s.p.Submit(e, i%2); err != nil {
-				s.t.Fatal(err)
-			}
+			s.batches[i%2].Submit(s.p, e)
 		}
 		if h.kind.every > 0 {
 			h.rest = 1 << 40 // until all of them are answered
 		}
+	}
+	for _, b := range s.batches {
+		b.Flush(false)
 	}
 	s.take()
 	s.p.mu.Lock()
@@ -137,7 +142,7 @@ func (s *simulation) ends(c sentCall) {
 		h.rest = s.now + int(h.kind.every/simStep)
 	}
 	c.e.Answered()
-	c.m.seat.Done(c.e, c.m.affinity)
+	s.batches[c.m.affinity].Done(c.m.seat, c.e)
 	if s.answers != nil {
 		s.answers.Answered(0, 0, Elsewhere)
 	}
