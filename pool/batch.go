@@ -196,10 +196,9 @@ func (b *Batch) handOver(p *Pool, credits []returned, calls *fifo, now time.Time
 			b.out = append(b.out, outgoing{m, e})
 			after.queued--
 		}
+		after.more = after.more || p.mayReserve(credits[i].host)
 	}
-	if len(credits) > 0 && p.shares() {
-		after.more = after.more || p.more()
-	}
+	after.more = after.more || len(credits) > 0 && p.more()
 	for n := 0; n < mostAtOnce && calls.head != nil; n++ {
 		e := calls.pop()
 		switch m, behind, keeps, err := p.submit(e, calls.head, b.here, now); {

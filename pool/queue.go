@@ -75,7 +75,7 @@ func (q *queue) popOf(pl *place) *Entry {
 	f := pl.flow()
 	e := f.nextFIFO().pop()
 	n := e.cost()
-	pl.turn.deficit -= n
+	pl.turn.deficit = max(pl.turn.deficit-n, -n-quantum) // while all credits are of the reserve, it would owe ever more
 	f.turn.deficit -= n
 	weight := q.weight
 	if !pl.turn.in() {

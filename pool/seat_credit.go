@@ -33,11 +33,12 @@ func (s *Seat) Done(e *Entry, here int) {
 	var c credit
 	e.yield(s, &c)
 	p.mu.Lock()
-	p.giveBack(&c, e.host(), 1)
+	h := e.host()
+	p.giveBack(&c, h, 1)
 	p.slowStart.undispatch(c.slowStart, 1)
 	idle := s.takeIdle()
 	m, next := p.next(s)
-	more := p.shares() && p.more()
+	more := p.mayReserve(h) || p.more()
 	p.mu.Unlock()
 	idle.close()
 	if next != nil {

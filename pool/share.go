@@ -84,17 +84,18 @@ func (p *Pool) shares() bool { return p.opts.Share > 0 && p.opts.Share < 100 }
 
 // within reports whether h has room in its window. The caller holds p.mu.
 func (p *Pool) within(h *Host, r room) bool {
+	n := min(int(h.unproven), p.inUse) // as others may be on connections that have been replaced
 	switch {
-	case r.reserve == 0 || h.unproven == 0, p.inUse == 0: // few credits, or all Calls on replaced connections
+	case r.reserve == 0 || n == 0:
 		return true
-	case int(h.unproven)*(100-p.opts.Share) >= r.spare*p.opts.Share:
+	case n*(100-p.opts.Share) >= r.spare*p.opts.Share:
 		return false
 	case r.starts && !p.alone() && h.ages.young(p.age) >= r.free-r.reserve:
 		return false
 	case p.lately(h) || tryPart*p.unproven < p.credits:
 		return true
 	}
-	few := h.answered >= firstAge && 4*int(h.unproven) < r.spare // it was silent, not stuck
+	few := (n == 1 || h.answered >= firstAge) && 4*n < r.spare // its first Call hangs, or it was silent: it need not be stuck
 	return p.alone() || h.ages.young(p.age) == 0 && (2*r.spare > p.credits || few)
 }
 
@@ -268,7 +269,7 @@ const scarcity = 3
 // more reports whether another queued Call may go, although each credit that came back has gone to one already. So
 // it is when a host has its turns again. The caller holds p.mu.
 func (p *Pool) more() bool {
-	if p.queue.n == 0 {
+	if p.queue.n == 0 || !p.shares() {
 		return false
 	}
 	if r := p.room(); r.free <= r.reserve {
@@ -283,6 +284,12 @@ func (p *Pool) more() bool {
 		}
 	}
 	return false
+}
+
+// mayReserve reports whether a Call of h, of which another has just come back, waits and may have a credit of the reserve,
+// perhaps of another connection than the one that came back. The caller holds p.mu.
+func (p *Pool) mayReserve(h *Host) bool {
+	return h != nil && h.waiting > 0 && h.ages.young(p.age) == 0 && p.shares() && p.free() > 0
 }
 
 // old is how many Calls are outstanding for longer than a Call usually is. The caller holds p.mu.

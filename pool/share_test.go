@@ -492,3 +492,121 @@ func TestSilentHost(t *testing.T) {
 		})
 	}
 }
+
+// TestReserveAfterReplaced: a host whose last Call comes back from a connection that another has replaced has its next
+// one at once, from the reserve.
+func TestReserveAfterReplaced(t *testing.T) {
+	for _, batched := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			c := newCrowd(t, Options{Connections: 4}, 8)
+			c.join(8, 2)
+			c.run(time.Second)
+			c.late = time.Hour
+			f := &Flow{Host: &Host{}}
+			e := submit(t, c.p, f, 200, 0)
+			s := e.Seat()
+			s.Retire(s.open)
+			synctest.Wait()
+			for _, cl := range c.clients {
+				c.hang(&cl.flow, 8, cl.home)
+			}
+			next := submit(t, c.p, f, 200, 0)
+			if next.Seat() != nil {
+				t.Fatal("a host has a credit of the reserve beside another")
+			}
+			s.open.(*fakeMember).drop(e)
+			e.Answered()
+			if batched {
+				b := NewBatch(0, func() {}, nil)
+				b.Done(s, e)
+				b.Flush(false)
+			} else {
+				s.Done(e, 0)
+			}
+			if next.Seat() == nil {
+				t.Errorf("a Call waits beside a reserve of which %d credits are free", c.p.free())
+			}
+			c.end()
+		})
+	}
+}
+
+// TestDebtIsForgiven: a host that had only credits of the reserve for long goes on with the others when there are turns
+// again.
+func TestDebtIsForgiven(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrowd(t, Options{Connections: 4}, 32)
+		c.join(1, 64)
+		c.join(8, 1)
+		c.run(time.Second)
+		for i := range 120 {
+			c.hang(&Flow{Host: &Host{}}, 1, i%2)
+		}
+		c.run(time.Minute)
+		for _, cl := range c.clients[1:] {
+			for range 63 {
+				c.send(cl)
+			}
+		}
+		out := c.out
+		c.out = slices.DeleteFunc(slices.Clone(out), func(s sentCall) bool { return s.e.Owner == "hangs" })
+		for _, s := range out {
+			if s.e.Owner == "hangs" {
+				s.m.seat.Done(s.e, s.m.affinity)
+			}
+		}
+		c.clients = c.clients[:1]
+		c.wantServed("after a time without turns")
+		c.end()
+	})
+}
+
+// TestFirstCallHangs: hosts whose very first Call hangs go on with others, although the Calls of many do.
+func TestFirstCallHangs(t *testing.T) {
+	for _, hosts := range []int{8, 40, 55} {
+		synctest.Test(t, func(t *testing.T) {
+			c := newCrowd(t, Options{Connections: 4}, 32)
+			for range hosts {
+				f := &Flow{Host: &Host{}}
+				c.hang(f, 1, 0)
+				c.clients = append(c.clients, &crowdClient{flow: Flow{Host: f.Host}, slots: map[int]bool{}})
+			}
+			c.run(100 * time.Millisecond)
+			for _, cl := range c.clients {
+				c.send(cl)
+			}
+			c.run(4 * time.Second)
+			c.wantServed("hosts whose first Call hangs")
+			c.end()
+		})
+	}
+}
+
+// TestReplacedBesideBusy: Calls that hang on connections which others have replaced do not keep their host from its turns.
+func TestReplacedBesideBusy(t *testing.T) {
+	for _, depth := range []int{2, 64} {
+		synctest.Test(t, func(t *testing.T) {
+			c := newCrowd(t, Options{Connections: 4}, 32)
+			one := &Host{}
+			for range 8 {
+				f := &Flow{Host: one}
+				c.hang(f, 200, 0)
+				c.run(3 * time.Second)
+				c.p.Forget(f, errLost)
+				for _, m := range c.d.all() {
+					m.seat.Retire(m)
+				}
+				c.run(time.Second)
+			}
+			c.join(4, depth)
+			c.run(time.Second)
+			c.clients = append([]*crowdClient{{flow: Flow{Host: one}, slots: map[int]bool{}}}, c.clients...)
+			for range 8 {
+				c.send(c.clients[0])
+			}
+			c.run(2 * time.Second)
+			c.wantServed("after replacement")
+			c.end()
+		})
+	}
+}
