@@ -68,6 +68,7 @@ type perCall struct {
 	owner  owner
 	charge admit.Charge
 	queue  *clientQueue // where the call waits, or waited last
+	_      [8]byte      // as above
 }
 
 // seldom is what few Calls need. It is empty unless usesSeldom is set, so that a Call that needs none of it does

@@ -147,7 +147,7 @@ func (f *front) slowStart() *admit.SlowStart {
 // there is no room for it. A client that sends nothing never asks, and holds no place.
 func (f *front) arrive() {
 	if a := f.slowStart(); a != nil {
-		f.ledger.ArriveAt(a)
+		a.Arrive(&f.ledger)
 	}
 }
 

@@ -339,8 +339,8 @@ func (f *front) addr() netip.Addr { return f.peer.Addr().Unmap() }
 func (f *front) origin() identity.Origin { return identity.OriginOf(f.peer, f.listener.IsRDMA) }
 
 // burden says for how much memory see finds that the client holds it too long, if that is more than 0.
-func (f *front) burden(see func(g *admit.Client, s admit.Sender) int64) (b admit.Burden, ok bool) {
-	held := see(&f.ledger, f.client)
+func (f *front) burden(see func(g *admit.Client, sends func() admit.Sending) int64) (b admit.Burden, ok bool) {
+	held := see(&f.ledger, f.client.Sending)
 	return admit.Burden{Client: &f.ledger, Held: held, Listener: f.listener.Name, Peer: f.peer}, held > 0
 }
 

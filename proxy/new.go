@@ -81,8 +81,8 @@ func (p *Proxy) divideMemory(rdma bool) error {
 		p.receives = rdmaside.NewReceivePool(receives)
 	}
 	p.calls = p.arena.Account("calls", d.Calls)
-	p.memory = admit.NewMemory(p.calls, p.metrics, (*clientPopulation)(p), &p.log)
-	p.slow = admit.NewSlowReaders(p.replies, p.metrics, (*clientPopulation)(p), &p.log)
+	p.memory = admit.NewMemory(p.calls, p.metrics, p.weigh, &p.log)
+	p.slow = admit.NewSlowReaders(p.replies, p.metrics, p.weigh, &p.log)
 	return nil
 }
 

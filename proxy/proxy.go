@@ -179,12 +179,8 @@ func (p *Proxy) Close() error {
 	return nil
 }
 
-// A clientPopulation is the Proxy as all its clients.
-type clientPopulation Proxy
-
-// Weigh is part of population.
-func (cp *clientPopulation) Weigh(see func(g *admit.Client, s admit.Sender) int64, done func(found []admit.Burden)) {
-	p := (*Proxy)(cp)
+// weigh is the admit.Population of all clients.
+func (p *Proxy) weigh(see func(g *admit.Client, sends func() admit.Sending) int64, done func(found []admit.Burden)) {
 	all := byLoop(p.loops, p.allFronts())
 	found := make([][]admit.Burden, len(p.loops))
 	var left atomic.Int32

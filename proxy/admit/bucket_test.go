@@ -30,7 +30,7 @@ func TestBucketKeepsTheRate(t *testing.T) {
 		t.Run(fmt.Sprint(tt.rate, tt.octet), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				clock := bubbleClock()
-				b := newBucket(gateListener, tt.rate, nil, clock)
+				b := newRateLimit(gateListener, tt.rate, nil, clock).join(allHosts)
 				clients := make([]*fakeWaiter, 3)
 				for i := range clients {
 					f := &fakeWaiter{send: func(f *fakeWaiter) {
@@ -48,7 +48,7 @@ func TestBucketKeepsTheRate(t *testing.T) {
 					n += f.sent
 					f.left.Store(true)
 				}
-				burst := tt.want/40 + len(clients) + b.atOnce
+				burst := tt.want/40 + len(clients) + b.limit.atOnce
 				if n < tt.want*19/20-1 || n > tt.want+burst {
 					t.Errorf("%d Calls in ten seconds, want %d", n, tt.want)
 				}
@@ -63,7 +63,7 @@ func TestBucketKeepsTheRate(t *testing.T) {
 func TestBucketAndIdleClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		clock := bubbleClock()
-		b := newBucket(gateListener, Rate{Calls: 100}, nil, clock)
+		b := newRateLimit(gateListener, Rate{Calls: 100}, nil, clock).join(allHosts)
 		var clients []*fakeWaiter
 		for i := range 20 {
 			f := &fakeWaiter{send: func(f *fakeWaiter) {

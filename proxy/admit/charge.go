@@ -4,20 +4,14 @@ import "github.com/rdmabridge/rdmabridge/internal/regmem"
 
 // A Charge is what a client, its tenant, the memory and the upstream's slow start count for a Call.
 type Charge struct {
-	held      heldMemory
+	host      *Host  // the client's, for which the memory and the slow start count the Call
+	held      int64  // octets that Memory counts for the message of the Call
 	Expected  int    // octets that the Reply is expected to have; when lent is set, the memory it takes
-	host      *Host  // for which slow start counts the Call, if slowStart is not 0
 	slowStart uint32 // the age in which the upstream's slow start counted the call; 0 if it does not
 	counted   bool   // the client counts the Call
 	lent      bool   // the client counts the memory of the Reply
 	shared    bool   // the quotas of the client's tenant count the Call
 	Ordered   bool   // the client's connection counts the Call among those that keep their order
-}
-
-// A heldMemory is what Memory counts for the message of a Call.
-type heldMemory struct {
-	host   *Host
-	octets int64 // 0 for none
 }
 
 // InSlowStart reports whether the upstream's slow start counts the Call.

@@ -5,8 +5,12 @@ import "net/netip"
 // A Client is the record that a client connection carries. It counts the client's Calls under way and the octets of the
 // Replies that the client is owed, and knows where the client waits. It belongs to the client's loop.
 type Client struct {
-	starter
-	Weight int // the client's share, relative to other clients
+	conn    Conn       // constant
+	host    *Host      // what shares are divided among; constant until the client has gone
+	tickets *ticket    // for gates, one of each kind where the client has waited, linked by other
+	waited  *SlowStart // where the client waits, or that may count it among those to come; nil for none
+	Weight  int        // the client's share, relative to other clients
+	shut    uint16     // the gates where the client waits, a bit for each Reason
 
 	// Calls under way, and their Replies.
 	owed  int64 // octets that Replies to come are expected to have, plus held
@@ -44,25 +48,21 @@ func (g *Client) Open(conn Conn, h *Host, r *Rates) {
 func (g *Client) Close() {
 	g.rates.follow(nil, g.host)
 	if m := g.member; m != nil {
-		m.leave()
+		m.leave(g)
 	}
-	g.leaveSlowStart()
+	if a := g.waited; a != nil {
+		a.gone(g)
+	}
 }
+
+// Gone reports whether the connection has ended. Any goroutine.
+func (g *Client) Gone() bool { return g.conn.Gone() }
 
 // Conn is the connection that Open was told of.
 func (g *Client) Conn() Conn { return g.conn }
 
 // Host is the client's.
 func (g *Client) Host() *Host { return g.host }
-
-// EnterSlowStart counts for a the Call of c, which the client has sent. Its procedure is 0 if it needs no memory. The
-// client waits if there is no room for another Call.
-func (g *Client) EnterSlowStart(a *SlowStart, c *Charge, procedure uint32, cost int) {
-	a.enter(c, procedure, cost, &g.starter)
-}
-
-// ArriveAt makes the client wait if a has no room for its first Call, which waits to be read.
-func (g *Client) ArriveAt(a *SlowStart) { a.arrive(&g.starter) }
 
 // FollowRates makes r the limits of the client's listener.
 func (g *Client) FollowRates(r *Rates) { g.rates.follow(r, g.host) }
@@ -71,7 +71,8 @@ func (g *Client) FollowRates(r *Rates) { g.rates.follow(r, g.host) }
 func (g *Client) Enroll(t *Tenant, a netip.Addr) (why TenantRefusal, err error) {
 	at, why, err := t.join(a, false)
 	if err == nil {
-		g.member = newMembership(&g.waiter, t, at)
+		g.member = &membership{tenant: t, address: at}
+		g.member.followRates(g.host)
 	}
 	return why, err
 }
@@ -92,11 +93,11 @@ func (g *Client) EnrollLate(t *Tenant, a netip.Addr, now int64) (why TenantRefus
 // FollowTenant makes a connected client at a a member of t, which is nil for none. A client without a tenant that
 // leaves needs none any more.
 func (g *Client) FollowTenant(t *Tenant, a netip.Addr, leaves bool) {
-	switch old := g.member; {
-	case old == nil && (t == nil || leaves), old != nil && old.left.Load():
+	switch old := g.Tenant(); {
+	case old == nil && (t == nil || leaves), g.Gone():
 		return // no tenant refuses it any more, or it has ended
-	case old != nil && old.tenant == t:
-		old.followRates()
+	case old == t:
+		g.member.followRates(g.host)
 		return
 	}
 	var at *tenantAddress
@@ -112,31 +113,6 @@ func (g *Client) Tenant() *Tenant {
 		return nil
 	}
 	return g.member.tenant
-}
-
-// MayBegin reports whether another Call of the client may begin as far as its tenant is concerned. Otherwise the client
-// waits at a gate.
-func (g *Client) MayBegin() bool { return g.member == nil || g.member.enter() }
-
-// move makes the client a member of t, where a is its address. Both are nil for no tenant.
-func (g *Client) move(t *Tenant, a *tenantAddress) {
-	old, m := g.member, newMembership(&g.waiter, t, a)
-	g.member = m
-	if old != nil {
-		m.calls, m.octets, m.partial = old.calls, old.octets, old.partial
-		old.charge(-old.calls, -old.octets)
-		for k, size := range old.partial {
-			old.addPartial(blockKind(k), -size)
-		}
-		old.leave()
-		old.serve()
-		g.shut &^= tenantGates // it does not wait at the old gates any more
-	}
-	m.charge(m.calls, m.octets)
-	for k, size := range m.partial {
-		m.addPartial(blockKind(k), size)
-	}
-	g.conn.Resume()
 }
 
 // Idle reports whether no Call of the client is under way.
@@ -197,15 +173,15 @@ func (g *Client) low(most Bounds) bool {
 
 // Limited reports whether a rate limits the client.
 func (g *Client) Limited() bool {
-	return g.rates.limited() || g.member != nil && g.member.rates.limited()
+	return g.rates.rates != nil || g.member != nil && g.member.rates.rates != nil
 }
 
 // ChargeCall charges a Call of n octets to the rate limits, and makes the client wait if the next Call may not come
 // yet.
 func (g *Client) ChargeCall(now int64, n int) {
-	g.rates.chargeCall(now, n, &g.waiter)
+	g.rates.chargeCall(now, n, g)
 	if m := g.member; m != nil {
-		m.rates.chargeCall(now, n, m)
+		m.rates.chargeCall(now, n, g)
 	}
 }
 

@@ -15,7 +15,7 @@
 //
 // A Client, its memberships and the Charges of its Calls belong to the client's loop. All that several clients share
 // is safe for concurrent use. Three mutexes here are no leaves: that of a SlowStart is taken before that of the pool's
-// slow start, that of Hosts before the mutexes of pools, and that of the rates of addresses before those of buckets.
+// slow start, that of Hosts before the mutexes of pools, and that of a rate limit before those of its buckets.
 //
 // # Errors
 //

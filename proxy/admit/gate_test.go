@@ -54,16 +54,13 @@ func (f *fakeWaiter) n() int {
 // open prepares the client, which is one of h.
 func (f *fakeWaiter) open(h *Host) {
 	f.client.conn, f.client.host = f, h
-	for k := range gateTenantAddressRate { // the other gates are those of members
-		f.client.tickets.of(k, &f.client.waiter)
-	}
 }
 
 // hostAt is the host of the address a.
 func hostAt(a string) *Host { return &Host{id: crowd.HostOf(netip.MustParseAddr(a))} }
 
 // clientAt is the ledger of a client of the address a.
-func clientAt(a string) *Client { return &Client{starter: starter{waiter: waiter{host: hostAt(a)}}} }
+func clientAt(a string) *Client { return &Client{host: hostAt(a)} }
 
 // TestGateIsFair: hosts take turns at a gate, and the clients of a host leave in the order they came.
 func TestGateIsFair(t *testing.T) {
@@ -73,10 +70,10 @@ func TestGateIsFair(t *testing.T) {
 	for i, n := range []int{6, 1, 3} {
 		for j := range n {
 			f := &fakeWaiter{}
-			f.open(&Host{})
-			number[f.client.tickets.first] = fmt.Sprint(i, ".", j)
-			f.client.tickets.first.since = int64(j)
-			g.put(f.client.tickets.first, hosts[i])
+			f.open(hosts[i])
+			place := f.client.waitAt(gateSlowStart, &g)
+			number[place] = fmt.Sprint(i, ".", j)
+			place.since = int64(j)
 		}
 	}
 	names := func(t *ticket) (s []string) {
@@ -88,7 +85,7 @@ func TestGateIsFair(t *testing.T) {
 	if got, want := fmt.Sprint(names(g.remove(4))), "[0.0 1.0 2.0 0.1]"; got != want {
 		t.Errorf("%s leave, want %s", got, want)
 	}
-	if got, want := fmt.Sprint(names(g.since(3))), "[2.1 0.2 2.2]"; got != want {
+	if got, want := fmt.Sprint(names(g.takeList(g.n, func(t *ticket) bool { return t.since < 3 }))), "[2.1 0.2 2.2]"; got != want {
 		t.Errorf("%s have waited too long, want %s", got, want)
 	}
 	if got, want := fmt.Sprint(names(g.remove(4))), "[0.3 0.4 0.5]"; got != want || g.n != 0 || len(g.of) != 0 || g.first != nil {
@@ -99,7 +96,7 @@ func TestGateIsFair(t *testing.T) {
 // TestGatesDoNotAllocate: a Call costs no allocation in a bucket or in an admission.
 func TestGatesDoNotAllocate(t *testing.T) {
 	clock := bubbleClock()
-	b := newBucket(gateClient, Rate{Calls: 10_000_000, Octets: 1 << 40}, nil, clock)
+	b := newRateLimit(gateClient, Rate{Calls: 10_000_000, Octets: 1 << 40}, nil, clock).join(allHosts)
 	a := testAdmission()
 	f := &fakeWaiter{}
 	f.open(&Host{})
@@ -107,7 +104,7 @@ func TestGatesDoNotAllocate(t *testing.T) {
 	if n := testing.AllocsPerRun(1000, func() {
 		b.chargeCall(clock(), 100, &f.client)
 		b.chargeReply(clock(), 100)
-		a.enter(&c, 1, 0, &f.client.starter)
+		a.Enter(&c, 1, 0, &f.client)
 		a.Dropped(&c, 0)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)

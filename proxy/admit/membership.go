@@ -1,21 +1,11 @@
 package admit
 
-import (
-	"sync/atomic"
-)
-
-// A membership is a client connection's place in a tenant. It belongs to the client's loop, except for what
-// says otherwise. A client that comes to belong to another tenant gets another membership.
+// A membership is a client's place in a tenant. It belongs to the client's loop.
 type membership struct {
-	client  *waiter        // constant, as the next two
 	tenant  *Tenant        // nil for a client that was in a tenant and is in none now
 	address *tenantAddress // at tenant
-	left    atomic.Bool    // the client has ended, or has another membership
-
-	rates rateLimited // of the tenant
-
-	turns   uint16  // the quotas that have admitted the client and whose turn it has not used yet, a bit for each Reason
-	tickets tickets // for the gates of the tenant
+	rates   rateLimited    // of the tenant
+	turns   uint16         // the quotas that have admitted the client and whose turn it has not used yet, a bit for each Reason
 
 	// What the client has in the quotas.
 	calls   int
@@ -23,32 +13,39 @@ type membership struct {
 	partial [blockKinds]int64
 }
 
-// newMembership makes a membership of c in t, where a is its address. It has nothing under way yet.
-func newMembership(c *waiter, t *Tenant, a *tenantAddress) *membership {
-	m := &membership{client: c, tenant: t, address: a}
-	m.followRates()
-	return m
+// move makes the client a member of t, where at is its address. Both are nil for no tenant. What the client has under
+// way moves with it.
+func (g *Client) move(t *Tenant, at *tenantAddress) {
+	var old membership
+	if g.member != nil {
+		old = *g.member
+	}
+	m := &membership{tenant: t, address: at, calls: old.calls, octets: old.octets, partial: old.partial}
+	g.member = m
+	m.followRates(g.host)
+	m.countAll(1)
+	old.countAll(-1)
+	g.leaveGates(tenantGates)
+	old.leave(g)
+	g.conn.Resume()
 }
 
-// followRates makes the tenant's rate limits in force those of the client.
-func (m *membership) followRates() {
+// followRates makes the tenant's rate limits in force those of the client, which is one of h.
+func (m *membership) followRates(h *Host) {
 	var r *Rates
 	if m.tenant != nil {
 		r = m.tenant.rates.Load()
 	}
-	m.rates.follow(r, m.client.host)
+	m.rates.follow(r, h)
 }
 
-// leave ends the membership of a connection. What it has under way stays counted.
-func (m *membership) leave() {
-	m.left.Store(true)
-	m.rates.follow(nil, m.client.host)
+// leave ends the membership of g. What m counts stays counted.
+func (m *membership) leave(g *Client) {
+	m.rates.follow(nil, g.host)
 	if m.tenant != nil {
-		m.tenant.leave(m.address, m.client)
-	}
-	m.giveTurns()
-	if m.tenant != nil {
-		m.tenant.serveLine() // m may have been called, and have no use for it any more
+		m.tenant.leave(m.address, g)
+		m.turns = 0
+		m.serve() // g may have had a turn, or have been called, and has no use for it any more
 	}
 }
 
@@ -60,10 +57,25 @@ func (m *membership) charge(calls int, octets int64) {
 	}
 }
 
-func (m *membership) addPartial(k blockKind, size int64) {
-	if m.tenant != nil && size != 0 {
+// arrive adds a block of size octets, in which a Call begins to arrive, to both quotas and to what the client has in
+// them. A negative size takes one away.
+func (m *membership) arrive(k blockKind, size int64) {
+	m.partial[k] += size
+	m.chargePartial(k, size)
+}
+
+func (m *membership) chargePartial(k blockKind, size int64) {
+	if m.tenant != nil {
 		m.address.quota.partial[k].Add(size)
 		m.tenant.quota.partial[k].Add(size)
+	}
+}
+
+// countAll adds all that the client has to both quotas, or takes it away if sign is -1.
+func (m *membership) countAll(sign int64) {
+	m.charge(int(sign)*m.calls, sign*m.octets)
+	for k, size := range m.partial {
+		m.chargePartial(blockKind(k), sign*size)
 	}
 }
 
@@ -75,24 +87,22 @@ func (m *membership) serve() {
 	}
 	m.address.quota.serve()
 	t.quota.serve()
-	if t.lined.Load() > 0 {
-		t.serveLine()
-	}
-	if m.left.Load() {
+	t.serveLine()
+	if m.address.clients.Load() == 0 {
 		t.mu.Lock()
 		t.forget(m.address)
 		t.mu.Unlock()
 	}
 }
 
-// enter reports whether another Call of the client may begin. Otherwise the client waits at a gate.
-func (m *membership) enter() bool {
-	if m.tenant == nil {
+// MayBegin reports whether another Call of the client may begin as far as its tenant is concerned. Otherwise the client
+// waits at a gate.
+func (g *Client) MayBegin() bool {
+	m := g.member
+	if m == nil || m.tenant == nil {
 		return true
 	}
-	turns := m.turns
-	if m.address.quota.admits(m, turns&(1<<gateTenantAddress) != 0) &&
-		m.tenant.quota.admits(m, turns&(1<<gateTenant) != 0) {
+	if m.address.quota.admits(g, m.turns) && m.tenant.quota.admits(g, m.turns) {
 		m.turns = 0
 		return true
 	}
@@ -112,55 +122,23 @@ func (m *membership) giveTurns() {
 	}
 }
 
-// WeightOf returns the weight that the tenant gives its addresses, or else other.
-func (t *Tenant) WeightOf(other int) int {
-	if t != nil {
-		if w := t.current.Load().Weight; w > 0 {
-			return w
-		}
-	}
-	return other
-}
-
-// waitAt is part of place.
-func (m *membership) waitAt(k Reason, at *gate) bool { return m.client.queue(k, at, &m.tickets, m) }
-
-// connection is part of ticketHolder.
-func (m *membership) connection() Conn { return m.client.conn }
-
-// Gone is part of ticketHolder.
-func (m *membership) Gone() bool { return m.left.Load() || m.client.Gone() }
-
-// admitted is part of ticketHolder. A client that has ended, or has another tenant, passes its turn on. Rates have no
-// turns: their buckets admit others at the next tick.
-func (m *membership) admitted(k Reason) {
-	if k == gateTenantAddress || k == gateTenant {
-		m.turns |= 1 << k
-	}
-	if m.Gone() {
-		m.giveTurns()
-		return
-	}
-	m.client.shut &^= 1 << k
-	m.client.conn.Resume()
-	m.giveTurns() // of a client that needs none any more
-}
-
-// Memory and Calls
-
 // begin counts a Call, which has begun and takes octets of memory.
 func (m *membership) begin(c *Charge, octets int64) {
 	c.shared = true
-	m.calls++
+	m.count(1, octets)
+}
+
+// count adds to both quotas, and to what the client has in them.
+func (m *membership) count(calls int, octets int64) {
+	m.calls += calls
 	m.octets += octets
-	m.charge(1, octets)
+	m.charge(calls, octets)
 }
 
 // lend counts more octets for a Reply than were expected, or fewer.
 func (m *membership) lend(c *Charge, more int) {
 	if c.shared && more != 0 {
-		m.octets += int64(more)
-		m.charge(0, int64(more))
+		m.count(0, int64(more))
 		if more < 0 {
 			m.serve()
 		}
@@ -169,14 +147,11 @@ func (m *membership) lend(c *Charge, more int) {
 
 // settle ends the count of a Call that takes octets of memory.
 func (m *membership) settle(c *Charge, octets int64) {
-	if !c.shared {
-		return
+	if c.shared {
+		c.shared = false
+		m.count(-1, -octets)
+		m.serve()
 	}
-	c.shared = false
-	m.calls--
-	m.octets -= octets
-	m.charge(-1, -octets)
-	m.serve()
 }
 
 // fits reports whether the client may have a block of size octets for an incomplete Call. Any goroutine.
@@ -184,26 +159,14 @@ func (m *membership) fits(size int64) bool {
 	return m.tenant == nil || m.tenant.fits(m.address, size)
 }
 
-// wait calls call once, when there may be a block of n octets for the client.
-func (m *membership) wait(n int, call func()) { m.tenant.wait(m.client, m.address, n, call) }
-
 // arriving counts a block of size octets in which a Call begins to arrive.
-func (m *membership) arriving(size int64) {
-	k := partialKind(size)
-	m.partial[k] += size
-	m.addPartial(k, size)
-}
+func (m *membership) arriving(size int64) { m.arrive(partialKind(size), size) }
 
 // arrived ends the count of a block of size octets: the Call has come whole, or never will.
 func (m *membership) arrived(size int64) {
 	k := partialKind(size)
-	size = min(size, m.partial[k]) // it may have been leased before the client had a tenant
-	if size == 0 {
-		return
+	if size = min(size, m.partial[k]); size > 0 { // it may have been leased before the client had a tenant
+		m.arrive(k, -size)
+		m.serve()
 	}
-	m.partial[k] -= size
-	m.addPartial(k, -size)
-	m.serve()
 }
-
-var _ ticketHolder = (*membership)(nil)

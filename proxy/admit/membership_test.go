@@ -10,18 +10,18 @@ import (
 
 // fullLine makes a tenant whose memory full has, and n connections that wait for it in line. called gets the numbers of
 // those that are called.
-func fullLine(n int, called *[]int) (t *Tenant, full *membership, in []*membership) {
+func fullLine(n int, called *[]int) (t *Tenant, full *membership, in []*Client) {
 	m := metrics.New()
 	t = &Tenant{addresses: make(map[crowd.Host]*tenantAddress)}
 	t.waits[limitMemory] = m.Counter(metrics.TenantWaits, "a", "memory")
 	t.quota.most = &t.total
 	t.total.memory.Store(128 << 10)
 	at := &tenantAddress{quota: quota{most: &t.each}}
-	full = &membership{client: &waiter{conn: &fakeWaiter{}}, tenant: t, address: at}
+	full = &membership{tenant: t, address: at}
 	full.arriving(64 << 10)
 	for i := range n {
-		in = append(in, &membership{client: &waiter{conn: &fakeWaiter{}}, tenant: t, address: at})
-		in[i].wait(64<<10, func() { *called = append(*called, i) })
+		in = append(in, &Client{conn: &fakeWaiter{}, host: &Host{}, member: &membership{tenant: t, address: at}})
+		t.wait(in[i], at, 64<<10, func() { *called = append(*called, i) })
 	}
 	return t, full, in
 }
@@ -37,7 +37,7 @@ func TestLineGoesOn(t *testing.T) {
 	if !slices.Equal(called, []int{0}) {
 		t.Fatalf("called %v when there is memory, want the first", called)
 	}
-	in[0].leave()
+	in[0].Close()
 	if !slices.Equal(called, []int{0, 1}) {
 		t.Errorf("called %v after the first has ended, want both", called)
 	}
@@ -51,11 +51,11 @@ func TestLineIsLeft(t *testing.T) {
 	tenant, full, in := fullLine(waiting, &called)
 	last := -1
 	for i := range waiting { // the line has turned since
-		if tenant.line[waiting-1].client == in[i].client {
+		if tenant.line[waiting-1].client == in[i] {
 			last = i
 		}
 	}
-	in[last].leave()
+	in[last].Close()
 	if !slices.Equal(called, []int{last}) {
 		t.Errorf("called %v, want %d, which has left", called, last)
 	}
@@ -75,10 +75,11 @@ func TestMembershipAllocates(t *testing.T) {
 	tenant.total.calls.Store(10)
 	tenant.total.memory.Store(1 << 30)
 	at := &tenantAddress{quota: quota{most: &tenant.each}}
-	m := &membership{client: &waiter{conn: &fakeWaiter{}}, tenant: tenant, address: at}
+	m := &membership{tenant: tenant, address: at}
+	g := &Client{conn: &fakeWaiter{}, member: m}
 	var c Charge
 	if n := testing.AllocsPerRun(1000, func() {
-		if !m.enter() {
+		if !g.MayBegin() {
 			t.Fatal("the Call may not begin")
 		}
 		c.Expected = 1 << 20

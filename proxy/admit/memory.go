@@ -10,7 +10,10 @@ import (
 // NewMemory returns what divides a among hosts. It closes clients that send too slowly, and logs that to log.
 func NewMemory(a *regmem.Account, m *metrics.Registry, clients Population, log *zerolog.Logger) *Memory {
 	c := &Memory{account: a, waited: m.Counter(metrics.CallMemoryWaits)}
-	c.slow = &slowSenders{clients: clients, log: log, closed: m.Counter(metrics.ClosedClients, "slow_sender")}
+	c.slow = slowSenders{shedder{
+		clients: clients, log: log, closed: m.Counter(metrics.ClosedClients, "slow_sender"), reason: "slow_sender", err: errSlowSender,
+		text: "no memory is left for Calls and the client sends its own too slowly",
+	}}
 	m.GaugeFunc(metrics.CallMemoryWaitingConnections, func() float64 { return float64(c.waiters.Load()) })
 	return c
 }
@@ -132,14 +135,12 @@ func (m *Memory) Give(h *Host, size int64) {
 }
 
 // Hold counts the message of a Call of h, which has come whole, in a block of size octets; see arrived.
-func (c *Charge) Hold(h *Host, size int64) { c.held = heldMemory{h, size} }
+func (c *Charge) Hold(h *Host, size int64) { c.host, c.held = h, size }
 
 // Release counts the memory of the message as free.
 func (m *Memory) Release(c *Charge) {
-	if c.held.octets != 0 {
-		m.Give(c.held.host, c.held.octets)
-		c.held = heldMemory{}
-	}
+	m.Give(c.host, c.held)
+	c.held = 0
 }
 
 // Returned releases l, in which a Call of g did not arrive whole.

@@ -25,7 +25,7 @@ import (
 // It is safe for concurrent use.
 type Memory struct {
 	account *regmem.Account // constant, as the next two
-	slow    *slowSenders
+	slow    slowSenders
 	waited  *metrics.Counter
 
 	scarce atomic.Bool // more than half was in use when admit looked last; every Call reads it

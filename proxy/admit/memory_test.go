@@ -21,9 +21,7 @@ type memoryBed struct {
 }
 
 // nobody is a Population without clients.
-type nobody struct{}
-
-func (nobody) Weigh(func(*Client, Sender) int64, func([]Burden)) {}
+func nobody(func(*Client, func() Sending) int64, func([]Burden)) {}
 
 func newMemoryBed(t *testing.T) *memoryBed {
 	a, err := regmem.New(regmem.Options{Budget: 32 << 20})
@@ -31,12 +29,12 @@ func newMemoryBed(t *testing.T) *memoryBed {
 		t.Fatal(err)
 	}
 	log := zerolog.Nop()
-	return &memoryBed{t: t, arena: a, hosts: NewHosts(), m: NewMemory(a.Account("calls", 32<<20), metrics.New(), nobody{}, &log)}
+	return &memoryBed{t: t, arena: a, hosts: NewHosts(), m: NewMemory(a.Account("calls", 32<<20), metrics.New(), nobody, &log)}
 }
 
 // client is another client at an address of host number i.
 func (b *memoryBed) client(i byte) *Client {
-	return &Client{starter: starter{waiter: waiter{conn: &fakeWaiter{}, host: b.hosts.Join(netip.AddrFrom4([4]byte{10, 0, 0, i}))}}}
+	return &Client{conn: &fakeWaiter{}, host: b.hosts.Join(netip.AddrFrom4([4]byte{10, 0, 0, i}))}
 }
 
 // known is a client of host number i that has sent 8 MiB.

@@ -4,106 +4,117 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/crowd"
 	"github.com/rdmabridge/rdmabridge/metrics"
 )
 
-// Rates are the limits of one listener, or of one tenant. They do not change: when one of the limits does,
-// other rates take their place, with the same bucket, or buckets, for a limit that has
-// not changed.
-type Rates struct {
-	all  *bucket       // nil for no limit
-	each *addressRates // nil for no limit
+// A Rate limits the Calls of clients. Zero values are no limit.
+type Rate struct {
+	Calls  int   // in a second
+	Octets int64 // of Calls and their Replies together, in a second
 }
 
-// addressRates are the limits of the addresses at one listener, or in one tenant. What counts as an address is a
-// crowd.Host, as everywhere: who has one address of an IPv6 /64 can have them all.
-type addressRates struct {
-	rate  Rate             // constant
-	kind  Reason           // constant
-	waits *metrics.Counter // constant
-	clock func() int64     // constant
+// Rates are the limits of one listener, or of one tenant: of all its clients together, and of each address. They do not
+// change: when one of the limits does, other Rates take their place, with the same rateLimit for one that has not
+// changed.
+type Rates struct{ all, each *rateLimit } // nil for no limit
 
-	mu   sync.Mutex // guards the rest; locked before the mutex of a bucket
-	each map[crowd.Host]*bucket
+// A rateLimit is a Rate with a bucket for each address, or with one for all. What counts as an address is a crowd.Host,
+// as everywhere: who has one address of an IPv6 /64 can have them all.
+type rateLimit struct {
+	rate     Rate             // constant, as the next six
+	kind     Reason           // of the gates where clients wait
+	waits    *metrics.Counter // times that clients began to wait
+	clock    func() int64     // of the loops
+	perCall  int64            // nanoseconds that a Call takes
+	perOctet float64          // nanoseconds that an octet takes
+	atOnce   int              // Calls in rateTick
+
+	mu      sync.Mutex // guards the rest; locked before the mutex of a bucket
+	buckets map[crowd.Host]*bucket
 }
 
-// sweepBuckets is the number of buckets from which on addressRates looks for buckets that
-// no client needs any more.
+// allHosts is where the bucket for all addresses is.
+const allHosts crowd.Host = 0
+
+// sweepBuckets is the number of buckets from which on a rateLimit looks for buckets that no client needs any more.
 const sweepBuckets = 64
 
-// rateLimits are the limits of a listener or of a tenant: of all its clients together, and of each address.
-type rateLimits struct {
-	all, each           Rate
-	allKind, eachKind   Reason // of the gates where clients wait
-	allWaits, eachWaits *metrics.Counter
+// newRateLimit returns the limit of r, or nil if r is none.
+func newRateLimit(kind Reason, r Rate, waits *metrics.Counter, clock func() int64) *rateLimit {
+	if r == (Rate{}) {
+		return nil
+	}
+	l := &rateLimit{rate: r, kind: kind, waits: waits, clock: clock, atOnce: 1, buckets: make(map[crowd.Host]*bucket)}
+	if r.Calls > 0 {
+		l.perCall = int64(time.Second) / int64(r.Calls)
+		l.atOnce = max(1, int(int64(r.Calls)*int64(rateTick)/int64(time.Second)))
+	}
+	if r.Octets > 0 {
+		l.perOctet = float64(time.Second) / float64(r.Octets)
+	}
+	return l
 }
 
 // NewRates returns the limits of a listener, or nil if it has none. They replace old, which may be
 // nil, and are old if no limit has changed.
 func NewRates(m *metrics.Registry, listener string, all, each Rate, old *Rates, clock func() int64) *Rates {
-	waits := func(by string) *metrics.Counter {
-		return m.Counter(metrics.ListenerRateLimitWaits, listener, by)
-	}
-	return makeRates(rateLimits{
-		all: all, each: each, allKind: gateListener, eachKind: gateClient,
-		allWaits: waits("listener"), eachWaits: waits("client"),
-	}, old, clock)
+	return old.changed(
+		newRateLimit(gateListener, all, m.Counter(metrics.ListenerRateLimitWaits, listener, "listener"), clock),
+		newRateLimit(gateClient, each, m.Counter(metrics.ListenerRateLimitWaits, listener, "client"), clock),
+	)
 }
 
-// makeRates does what newRates does, for the limits x.
-func makeRates(x rateLimits, old *Rates, clock func() int64) *Rates {
-	if !x.all.limited() && !x.each.limited() {
+// changed returns the Rates that replace r when all and each are the limits, which are nil for none.
+func (r *Rates) changed(all, each *rateLimit) *Rates {
+	if all == nil && each == nil {
 		return nil
 	}
-	r := &Rates{}
-	if old != nil {
-		*r = *old
+	if r == nil {
+		return &Rates{all, each}
 	}
-	switch {
-	case !x.all.limited():
-		r.all = nil
-	case r.all == nil || r.all.rate != x.all:
-		r.all = newBucket(x.allKind, x.all, x.allWaits, clock)
-	}
-	switch {
-	case !x.each.limited():
-		r.each = nil
-	case r.each == nil || r.each.rate != x.each:
-		r.each = &addressRates{
-			rate: x.each, kind: x.eachKind, waits: x.eachWaits, clock: clock, each: make(map[crowd.Host]*bucket),
-		}
-	}
-	if old != nil && *r == *old {
-		return old
+	if next := (Rates{r.all.changed(all), r.each.changed(each)}); next != *r {
+		return &next
 	}
 	return r
+}
+
+// changed returns l if next is the same limit, and otherwise next.
+func (l *rateLimit) changed(next *rateLimit) *rateLimit {
+	if l != nil && next != nil && l.rate == next.rate {
+		return l
+	}
+	return next
 }
 
 // Replaced admits the clients that wait for a limit that next does not have. All
 // connections have been told to follow next, or read the present rates after they have
 // joined.
 func (r *Rates) Replaced(next *Rates) {
-	if r == nil || r == next {
+	if r == nil {
 		return
 	}
 	if next == nil {
 		next = &Rates{}
 	}
-	if r.all != nil && r.all != next.all {
+	if r.all != next.all {
 		r.all.lift()
 	}
-	if r.each != nil && r.each != next.each {
+	if r.each != next.each {
 		r.each.lift()
 	}
 }
 
-// lift lifts the limits of all addresses.
-func (r *addressRates) lift() {
-	r.mu.Lock()
-	all := slices.Collect(maps.Values(r.each))
-	r.mu.Unlock()
+// lift ends the limit for all.
+func (l *rateLimit) lift() {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	all := slices.Collect(maps.Values(l.buckets))
+	l.mu.Unlock()
 	for _, b := range all {
 		b.lift()
 	}
@@ -118,19 +129,19 @@ type rateLimited struct {
 // follow makes r, which may be nil, the limits of the client, which is one of h. Debts to a limit that has changed are
 // forgotten; Rates.Replaced admits a client that waits for such a limit.
 func (l *rateLimited) follow(r *Rates, h *Host) {
-	if r != l.rates {
-		l.rates.release(l.buckets)
-		l.rates, l.buckets = r, r.obtain(l.buckets[:0], h.id)
+	if r == l.rates {
+		return
 	}
+	for _, b := range l.buckets {
+		b.leave()
+	}
+	l.rates, l.buckets = r, r.join(h.id)
 }
 
-// limited reports whether a rate limits the client.
-func (l *rateLimited) limited() bool { return len(l.buckets) > 0 }
-
-// chargeCall charges a Call of n octets, and makes the client wait if the next Call may not come yet.
-func (l *rateLimited) chargeCall(now int64, n int, c place) {
+// chargeCall charges a Call of n octets of g, and makes g wait if the next Call may not come yet.
+func (l *rateLimited) chargeCall(now int64, n int, g *Client) {
 	for _, b := range l.buckets {
-		b.chargeCall(now, n, c)
+		b.chargeCall(now, n, g)
 	}
 }
 
@@ -141,13 +152,13 @@ func (l *rateLimited) chargeReply(now int64, n int) {
 	}
 }
 
-// obtain appends the buckets of a client of the host h to list. The caller gives them to release.
-func (r *Rates) obtain(list []*bucket, h crowd.Host) []*bucket {
+// join returns the buckets of another client of the host h.
+func (r *Rates) join(h crowd.Host) (list []*bucket) {
 	if r == nil {
-		return list
+		return nil
 	}
 	if r.all != nil {
-		list = append(list, r.all)
+		list = append(list, r.all.join(allHosts))
 	}
 	if r.each != nil {
 		list = append(list, r.each.join(h))
@@ -155,47 +166,28 @@ func (r *Rates) obtain(list []*bucket, h crowd.Host) []*bucket {
 	return list
 }
 
-// release undoes obtain.
-func (r *Rates) release(list []*bucket) {
-	if r != nil && r.each != nil {
-		r.each.leave(list[len(list)-1])
-	}
-}
-
 // join returns the bucket of h and counts another connection.
-func (r *addressRates) join(h crowd.Host) *bucket {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	b := r.each[h]
+func (l *rateLimit) join(h crowd.Host) *bucket {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b := l.buckets[h]
 	if b == nil {
-		if n := len(r.each); n >= sweepBuckets && n&(n-1) == 0 {
-			r.sweep()
+		if n := len(l.buckets); n >= sweepBuckets && n&(n-1) == 0 {
+			l.sweep()
 		}
-		b = newBucket(r.kind, r.rate, r.waits, r.clock)
-		r.each[h] = b
+		b = &bucket{limit: l}
+		l.buckets[h] = b
 	}
 	b.refs++
 	return b
 }
 
-// leave undoes join. An address still owes what it owes when its last connection has
-// ended.
-func (r *addressRates) leave(b *bucket) {
-	r.mu.Lock()
-	b.refs--
-	r.mu.Unlock()
-}
-
-// sweep removes the buckets of addresses that have no connection and owe nothing. r.mu is
-// held.
-func (r *addressRates) sweep() {
-	now := r.clock()
-	for h, b := range r.each {
+// sweep removes the buckets of addresses that have no connection and owe nothing. l.mu is held.
+func (l *rateLimit) sweep() {
+	now := l.clock()
+	maps.DeleteFunc(l.buckets, func(_ crowd.Host, b *bucket) bool {
 		b.mu.Lock()
-		idle := b.refs == 0 && b.wait(now) <= 0
-		b.mu.Unlock()
-		if idle {
-			delete(r.each, h)
-		}
-	}
+		defer b.mu.Unlock()
+		return b.refs == 0 && b.wait(now) <= 0
+	})
 }

@@ -39,12 +39,12 @@ func TestRatesOfAddresses(t *testing.T) {
 			t.Error("an address that owed came back with nothing to pay")
 		}
 		again.FollowRates(nil)
-		if n := len(r.each.each); n > 1+sweepBuckets {
+		if n := len(r.each.buckets); n > 1+sweepBuckets {
 			t.Errorf("%d addresses are remembered", n)
 		}
 		time.Sleep(2 * time.Minute)
 		others()
-		if r.each.each[one.host.id] != nil {
+		if r.each.buckets[one.host.id] != nil {
 			t.Error("an address that owes nothing is remembered")
 		}
 	})
@@ -65,9 +65,9 @@ func TestRatesOfHosts(t *testing.T) {
 		clock := func() int64 { return 0 }
 		for name, r := range map[string]*Rates{
 			"listener": NewRates(metrics.New(), "nfs", Rate{}, Rate{Calls: 1}, nil, clock),
-			"tenant":   makeRates(rateLimits{each: Rate{Calls: 1}, eachKind: gateTenantAddressRate}, nil, clock),
+			"tenant":   (*Rates)(nil).changed(nil, newRateLimit(gateTenantAddressRate, Rate{Calls: 1}, nil, clock)),
 		} {
-			one, other := r.obtain(nil, hostAt(tt.a).id), r.obtain(nil, hostAt(tt.b).id)
+			one, other := r.join(hostAt(tt.a).id), r.join(hostAt(tt.b).id)
 			if got := one[0] == other[0]; got != tt.same {
 				t.Errorf("%s: %s and %s have one rate: %v, want %v", name, tt.a, tt.b, got, tt.same)
 			}
@@ -130,7 +130,7 @@ func TestRatesThatChange(t *testing.T) {
 		if again := NewRates(m, "nfs", all, Rate{Calls: 1}, r, clock); again != r {
 			t.Error("there are new rates, and nothing has changed")
 		}
-		b := r.each.each[h.id]
+		b := r.each.buckets[h.id]
 		b.mu.Lock()
 		b.charge(clock(), 1000, 0) // a debt of a quarter of an hour
 		b.mu.Unlock()
@@ -145,14 +145,14 @@ func TestRatesThatChange(t *testing.T) {
 		if n := callsInASecond(clients); n < 7 || n > 17 { // each of the three may have a Call that is not paid for
 			t.Errorf("%d Calls in a second at 10", n)
 		}
-		if refs := r.each.each[h.id].refs; refs != len(clients) {
+		if refs := r.each.buckets[h.id].refs; refs != len(clients) {
 			t.Errorf("%d connections of %d are known", refs, len(clients))
 		}
 		for _, f := range clients {
 			f.left.Store(true)
 			f.client.FollowRates(nil)
 		}
-		if refs := r.each.each[h.id].refs; refs != 0 {
+		if refs := r.each.buckets[h.id].refs; refs != 0 {
 			t.Errorf("%d connections are known, and none is there", refs)
 		}
 		r.Replaced(nil)

@@ -9,7 +9,6 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/rdmabridge/rdmabridge/internal/loglimit"
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/metrics"
 )
@@ -24,35 +23,31 @@ const slowReadersShare = 4
 // ErrUnread closes a client that does not read its Replies.
 var ErrUnread = errors.New("proxy: the client does not read its Replies")
 
-// A SlowReaders keeps clients that do not read their Replies from stopping the others. A Reply
-// waits for its client in the memory it was received into. One client cannot hold all of that
-// memory, but several can, and when none is left, the bridge sends nothing to the upstream and
-// reads nothing from it. Then SlowReaders looks at every client once a second, on the client's
-// loop. A client is slow if it has received less since the last look than waited for it
-// then. While slow clients hold a quarter of the memory together, SlowReaders closes the one
-// that holds the most. The memory that Calls at the upstream hold is no client's fault, and
-// comes back with their Replies or deadlines.
+// A SlowReaders keeps clients that do not read their Replies from stopping the others. A Reply waits for its client in
+// the memory it was received into. One client cannot hold all of that memory, but several can, and when none is left,
+// the bridge sends nothing to the upstream and reads nothing from it. Then SlowReaders looks at every client once a
+// second, on the client's loop. A client is slow if it has received less since the last look than waited for it then.
+// While slow clients hold a quarter of the memory together, SlowReaders closes the one that holds the most. The memory
+// that Calls at the upstream hold is no client's fault, and comes back with their Replies or deadlines.
 //
 // It is safe for concurrent use.
 type SlowReaders struct {
-	memory  *regmem.Account // for Replies; constant, as the next three
-	clients Population
-	log     *zerolog.Logger
-	closed  *metrics.Counter
-	lines   loglimit.Limit
+	shedder
+	memory *regmem.Account // for Replies; constant
 
 	mu       sync.Mutex // guards the rest; a leaf
 	waiting  int        // connections that wait for memory now
-	begun    uint64     // times that a connection began to wait
-	seen     uint64     // value of begun at the last look
+	begun    bool       // a connection began to wait since the last look
 	watching bool
 	round    uint32
 }
 
 // NewSlowReaders returns what closes slow readers while the memory for Replies is short, and logs that to log.
 func NewSlowReaders(memory *regmem.Account, m *metrics.Registry, clients Population, log *zerolog.Logger) *SlowReaders {
-	closed := m.Counter(metrics.ClosedClients, "slow_reader")
-	return &SlowReaders{memory: memory, clients: clients, log: log, closed: closed}
+	return &SlowReaders{memory: memory, shedder: shedder{
+		clients: clients, log: log, closed: m.Counter(metrics.ClosedClients, "slow_reader"), reason: "slow_reader", err: ErrUnread,
+		text: "no memory is left for Replies and the client does not read its own",
+	}}
 }
 
 // Waits notes that a connection waits for memory. The wait ends with a call of the function
@@ -61,7 +56,7 @@ func (s *SlowReaders) Waits(f func()) func() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.waiting++
-	s.begun++
+	s.begun = true
 	if !s.watching {
 		s.watching = true
 		s.round += 2 // the snapshots of the last look are too old to compare with
@@ -78,22 +73,15 @@ func (s *SlowReaders) Waits(f func()) func() {
 // watch looks at the clients, and again after slowReadersEvery as long as memory is short.
 func (s *SlowReaders) watch() {
 	s.mu.Lock()
-	short := s.waiting > 0 || s.begun != s.seen
-	s.seen = s.begun
-	s.watching = short
+	s.watching = s.waiting > 0 || s.begun
+	s.begun = false
 	s.round++
-	round := s.round
+	short, round := s.watching, s.round
 	s.mu.Unlock()
-	if !short {
-		return
+	if short {
+		s.clients(func(g *Client, _ func() Sending) int64 { return g.slow(round) }, s.unburden)
+		time.AfterFunc(slowReadersEvery, s.watch)
 	}
-	s.weigh(round)
-	time.AfterFunc(slowReadersEvery, s.watch)
-}
-
-// weigh finds the slow clients and hands them to unburden.
-func (s *SlowReaders) weigh(round uint32) {
-	s.clients.Weigh(func(g *Client, _ Sender) int64 { return g.slow(round) }, s.unburden)
 }
 
 // unburden closes slow clients, the one that holds the most first, until the others hold less
@@ -104,15 +92,5 @@ func (s *SlowReaders) unburden(slow []Burden) {
 	for _, b := range slow {
 		total += b.Held
 	}
-	for _, b := range slow {
-		if total < s.memory.Limit()/slowReadersShare {
-			return
-		}
-		total -= b.Held
-		s.closed.Inc()
-		s.lines.Line(s.log, zerolog.WarnLevel, "client_closed").Str("reason", "slow_reader").
-			Str("listener", b.Listener).Stringer("peer", b.Peer).Int64("octets", b.Held).
-			Msg("no memory is left for Replies and the client does not read its own; connection closed")
-		b.Client.conn.Close(ErrUnread)
-	}
+	s.shed(slow, total-s.memory.Limit()/slowReadersShare+1)
 }

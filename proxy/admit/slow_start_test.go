@@ -13,7 +13,7 @@ import (
 // enter has a count a Call of the client.
 func (f *fakeWaiter) enter(a *SlowStart) *sentCall {
 	c := &sentCall{cost: 200}
-	a.enter(&c.charge, 1, c.cost, &f.client.starter)
+	a.Enter(&c.charge, 1, c.cost, &f.client)
 	return c
 }
 
@@ -120,7 +120,7 @@ func TestSlowStartOfNewClients(t *testing.T) {
 				f.idle = true
 			}}
 			f.open(&Host{})
-			f.client.ArriveAt(a)
+			a.Arrive(&f.client)
 			f.run()
 			clients = append(clients, f)
 		}
@@ -159,8 +159,8 @@ func TestSlowStartPlaces(t *testing.T) {
 		name string
 		send func(a *SlowStart, f *fakeWaiter)
 	}{
-		{"ends", func(a *SlowStart, f *fakeWaiter) { f.left.Store(true); a.gone(&f.client.starter) }},
-		{"sends NULL", func(a *SlowStart, f *fakeWaiter) { a.enter(&Charge{}, 0, 0, &f.client.starter) }},
+		{"ends", func(a *SlowStart, f *fakeWaiter) { f.left.Store(true); a.gone(&f.client) }},
+		{"sends NULL", func(a *SlowStart, f *fakeWaiter) { a.Enter(&Charge{}, 0, 0, &f.client) }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -169,7 +169,7 @@ func TestSlowStartPlaces(t *testing.T) {
 				for range 400 {
 					f := &fakeWaiter{send: func(f *fakeWaiter) { f.idle = true }}
 					f.open(&Host{})
-					f.client.ArriveAt(a)
+					a.Arrive(&f.client)
 					f.run()
 					clients = append(clients, f)
 				}
@@ -181,7 +181,7 @@ func TestSlowStartPlaces(t *testing.T) {
 					tt.send(a, f)
 				}
 				a.mu.Lock()
-				coming := a.coming
+				coming := len(a.coming)
 				a.mu.Unlock()
 				if coming != 0 || a.slowStart.Room() != 16 {
 					t.Errorf("%d clients are to come, there is room for %d Calls", coming, a.slowStart.Room())
@@ -209,7 +209,7 @@ func TestSlowStartOfAnotherUpstream(t *testing.T) {
 		client := func() *fakeWaiter {
 			f := &fakeWaiter{send: func(f *fakeWaiter) { f.enter(a); f.idle = true }}
 			f.open(&Host{})
-			f.client.ArriveAt(a)
+			a.Arrive(&f.client)
 			return f
 		}
 		coming := client()
@@ -236,7 +236,7 @@ func TestSlowStartOfAnotherUpstream(t *testing.T) {
 		if moves.client.shut != 0 || admitted.n != 1 {
 			t.Error("a client whose upstream is another one waits")
 		}
-		if !moves.client.waitAt(gateSlowStart, &other.gate) { // its old ticket is still at the old gate
+		if moves.client.waitAt(gateSlowStart, &other.gate) == nil { // its old ticket is still at the old gate
 			t.Error("it cannot wait for the other upstream")
 		}
 		coming.client.FollowSlowStart(func(*SlowStart) bool { return false })
@@ -265,7 +265,7 @@ func TestSlowStartOfHosts(t *testing.T) {
 				send(f, f.enter(a))
 			}}
 			f.open(h)
-			f.client.ArriveAt(a)
+			a.Arrive(&f.client)
 			f.run()
 			return f
 		}

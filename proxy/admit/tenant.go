@@ -57,7 +57,7 @@ type Tenant struct {
 type tenantAddress struct {
 	id      crowd.Host
 	quota   quota
-	clients int // guarded by tenant.mu
+	clients atomic.Int32 // changes while Tenant.mu is held
 }
 
 // A tenantLimit is a limit of a tenant for which clients wait.
@@ -119,10 +119,10 @@ func (t *Tenant) set(o *TenantOptions) (old *Rates) {
 		x.at.memory.Store(x.o.Memory)
 	}
 	old = t.rates.Load()
-	t.rates.Store(makeRates(rateLimits{
-		all: o.Total.Rate, each: o.Address.Rate, allKind: gateTenantRate, eachKind: gateTenantAddressRate,
-		allWaits: t.waits[limitTotalRate], eachWaits: t.waits[limitAddressRate],
-	}, old, t.clock))
+	t.rates.Store(old.changed(
+		newRateLimit(gateTenantRate, o.Total.Rate, t.waits[limitTotalRate], t.clock),
+		newRateLimit(gateTenantAddressRate, o.Address.Rate, t.waits[limitAddressRate], t.clock),
+	))
 	return old
 }
 
@@ -147,9 +147,9 @@ func (t *Tenant) full(h crowd.Host) (why TenantRefusal, err error) {
 	if most := o.Total.Connections; most > 0 && t.clients >= most {
 		return tenantFull, fmt.Errorf("%w: tenant %s already has %d connections", errTenant, t.Name, t.clients)
 	}
-	if a := t.addresses[h]; a != nil && o.Address.Connections > 0 && a.clients >= o.Address.Connections {
+	if a := t.addresses[h]; a != nil && o.Address.Connections > 0 && int(a.clients.Load()) >= o.Address.Connections {
 		return tenantAddressFull, fmt.Errorf("%w: its address already has %d connections in tenant %s",
-			errTenant, a.clients, t.Name)
+			errTenant, a.clients.Load(), t.Name)
 	}
 	return 0, nil
 }
@@ -197,15 +197,15 @@ func (t *Tenant) join(a netip.Addr, stays bool) (at *tenantAddress, why TenantRe
 		t.addresses[h] = at
 	}
 	t.clients++
-	at.clients++
+	at.clients.Add(1)
 	return at, 0, nil
 }
 
 // leave undoes join for client, whose address is at. It takes the client out of the line, and calls it.
-func (t *Tenant) leave(at *tenantAddress, client *waiter) {
+func (t *Tenant) leave(at *tenantAddress, client *Client) {
 	t.mu.Lock()
 	t.clients--
-	at.clients--
+	at.clients.Add(-1)
 	t.forget(at)
 	var calls []func()
 	if len(t.line) > 0 {
@@ -226,7 +226,7 @@ func (t *Tenant) leave(at *tenantAddress, client *waiter) {
 // forget removes an address without connections, Calls and memory: an address that connects again must find
 // what it has under way counted. t.mu is held.
 func (t *Tenant) forget(a *tenantAddress) {
-	if calls, octets := a.quota.load(); a.clients == 0 && calls == 0 && octets == 0 && t.addresses[a.id] == a {
+	if calls, octets := a.quota.load(); a.clients.Load() == 0 && calls == 0 && octets == 0 && t.addresses[a.id] == a {
 		delete(t.addresses, a.id)
 	}
 }
@@ -237,7 +237,7 @@ func (t *Tenant) forget(a *tenantAddress) {
 // These connections wait apart from those that wait for the memory of all, who would have to look at each of
 // them again and again.
 type lineWait struct {
-	client *waiter
+	client *Client
 	at     *tenantAddress
 	size   int64
 	call   func()
@@ -253,7 +253,7 @@ func (t *Tenant) fits(at *tenantAddress, size int64) bool {
 }
 
 // wait calls call once, when client, whose address is at, may have a block for n octets, or has left the tenant.
-func (t *Tenant) wait(client *waiter, at *tenantAddress, n int, call func()) {
+func (t *Tenant) wait(client *Client, at *tenantAddress, n int, call func()) {
 	t.waits[limitMemory].Inc()
 	t.mu.Lock()
 	t.line = append(t.line, lineWait{client, at, int64(regmem.BlockSize(n)), call})
