@@ -12,7 +12,6 @@ type connStream Conn
 
 func (s *connStream) Attached(loop.Socket) {
 	c := (*Conn)(s)
-	c.counters.accepted.Add(1)
 	c.counters.conns.Add(1)
 	if c.proxy != nil {
 		c.awaitAnnouncement()

@@ -26,8 +26,7 @@ type counters struct {
 	set      *counterSet // constant
 	name     string
 	log      refusalLog
-	conns    *metrics.Gauge // nil for an upstream
-	accepted atomic.Uint64
+	conns    *metrics.Gauge                // nil for an upstream
 	refused  map[reason]*metrics.Counter   // constant
 	proxies  atomic.Pointer[proxyCounters] // nil for an upstream, and until the listener has proxies
 	tls      atomic.Pointer[tlsCounters]   // nil until a connection is switched to TLS

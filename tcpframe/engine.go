@@ -131,16 +131,11 @@ func (e *Engine) Stop() {
 	}
 	close(e.quit)
 	e.ticking.Wait()
-	e.group.Refuse()
 
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		e.group.CloseAll()
-		e.servers.Wait()
-		e.clients.Wait()
-		// One more pass runs the tasks that Detached and Closed have posted.
-		if err := e.group.End(); err != nil {
+		if err := e.group.Stop(func() { e.servers.Wait(); e.clients.Wait() }); err != nil {
 			e.log.Error().Str("event", "loops_failed").Err(err).Msg("event loops stopped with an error")
 		}
 	}()

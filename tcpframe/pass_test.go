@@ -85,7 +85,7 @@ func TestBusyPoll(t *testing.T) {
 		want := pattern(300, 1)
 		polled := func() (n uint64) {
 			done := make(chan struct{})
-			e.Loops()[0].Post(loop.TaskFunc(func() { n = e.Loops()[0].Polled(); close(done) }))
+			e.Loops()[0].Post(loop.TaskFunc(func() { n = e.Loops()[0].Tally().Polled; close(done) }))
 			<-done
 			return n
 		}
@@ -215,7 +215,7 @@ func TestTrafficBringsAll(t *testing.T) {
 	var lent uint64
 	for _, l := range y.e.Loops() {
 		n := make(chan uint64)
-		l.Post(loop.TaskFunc(func() { n <- l.Lent() }))
+		l.Post(loop.TaskFunc(func() { n <- l.Tally().Lent }))
 		lent += <-n
 	}
 	if want := y.l.counters.received.Value() + raw; lent != want || want < 2*(3<<20) {

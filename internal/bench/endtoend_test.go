@@ -221,7 +221,7 @@ func TestNoAllocations(t *testing.T) {
 				// objects for each. How many there are does not depend on the Calls alone.
 				gathered := func() (n uint64) {
 					for _, l := range slices.Concat(loader.engine.Loops(), s.engine.Loops()) {
-						l.Post(loop.TaskFunc(func() { count <- l.Gathered() }))
+						l.Post(loop.TaskFunc(func() { count <- l.Tally().Gathered }))
 						n += <-count
 					}
 					return n

@@ -20,7 +20,7 @@ type common struct {
 	attachments sync.WaitGroup // calls of Attach that have not returned; Add with mu held
 }
 
-// Now returns the nanoseconds since the start on a monotonic clock. It is never 0. On a loop, evLoop.Now is cheaper.
+// Now returns the nanoseconds since the start on a monotonic clock. It is never 0. On a loop, Loop.Now is cheaper.
 func (c *common) Now() int64 { return int64(time.Since(c.epoch)) + 1 }
 
 // attaching reports whether an Attach may begin: the group has not stopped. The caller then calls attachments.Done.

@@ -28,9 +28,9 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 )
 
-// A gnetDriver is the event loop of gnet that runs a Loop: a gnet client with one loop, because a client with several
+// A driver is the event loop of gnet that runs a Loop: a gnet client with one loop, because a client with several
 // would choose the loop of each connection itself.
-type gnetDriver struct {
+type driver struct {
 	run    *Loop
 	client *gnet.Client
 	loop   gnet.EventLoop
@@ -38,7 +38,7 @@ type gnetDriver struct {
 }
 
 // startDriver starts the event loop that runs l.
-func startDriver(l *Loop, log zerolog.Logger) (driver, error) {
+func startDriver(l *Loop, log zerolog.Logger) (*driver, error) {
 	c, err := gnet.NewClient(&handler{loop: l},
 		gnet.WithNumEventLoop(1),
 		gnet.WithReadBufferCap(ReadBuffer),
@@ -50,7 +50,7 @@ func startDriver(l *Loop, log zerolog.Logger) (driver, error) {
 	if err := c.Start(); err != nil {
 		return nil, err
 	}
-	d := &gnetDriver{run: l, client: c}
+	d := &driver{run: l, client: c}
 	if err := d.hang(); err != nil {
 		_ = c.Stop()
 		return nil, err
@@ -59,7 +59,7 @@ func startDriver(l *Loop, log zerolog.Logger) (driver, error) {
 }
 
 // hang gives the loop one end of its bell.
-func (d *gnetDriver) hang() error {
+func (d *driver) hang() error {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return os.NewSyscallError("socketpair", err)
@@ -85,7 +85,7 @@ func fileConn(fd int) (net.Conn, error) {
 }
 
 // stop ends the loop, whose connections must have been closed.
-func (d *gnetDriver) stop() error {
+func (d *driver) stop() error {
 	defer unix.Close(d.bell)
 	return d.client.Stop()
 }
@@ -93,7 +93,7 @@ func (d *gnetDriver) stop() error {
 var bellOctet = []byte{0}
 
 // ring makes the loop run a pass after the sockets that are ready now. It may be called on any goroutine.
-func (d *gnetDriver) ring() error {
+func (d *driver) ring() error {
 	if _, err := unix.Write(d.bell, bellOctet); err != unix.EAGAIN { // EAGAIN: it rings
 		return err
 	}
@@ -102,15 +102,15 @@ func (d *gnetDriver) ring() error {
 
 // execute runs l.summoned after the sockets that are ready now. It must be called while gnet calls for a socket: gnet
 // runs what a task asks for before it looks at the sockets.
-func (d *gnetDriver) execute() error { return d.loop.Execute(context.Background(), (*summons)(d.run)) }
+func (d *driver) execute() error { return d.loop.Execute(context.Background(), (*summons)(d.run)) }
 
-// summons is an evLoop as what gnet executes.
+// summons is a Loop as what gnet executes.
 type summons Loop
 
 func (t *summons) Run(context.Context) error { (*Loop)(t).summoned(); return nil }
 
 // enroll gives the socket of c to the loop and returns after OnOpen was called for s. It closes c.
-func (d *gnetDriver) enroll(c net.Conn, s *Socket) error {
+func (d *driver) enroll(c net.Conn, s *Socket) error {
 	x := &enrolment{sock: s}
 	if _, err := d.client.EnrollContext(c, x); err != nil {
 		return err
@@ -121,7 +121,8 @@ func (d *gnetDriver) enroll(c net.Conn, s *Socket) error {
 	return nil
 }
 
-func (d *gnetDriver) close(c conn) {
+// close closes c, which must not be the connection for which gnet calls. OnClose comes before it returns.
+func (d *driver) close(c conn) {
 	g := c.(gnet.Conn)
 	_ = g.EventLoop().Close(g)
 }
@@ -132,7 +133,7 @@ type enrolment struct {
 	opened bool // OnOpen was called
 }
 
-// A handler has the callbacks of gnet. The context of a connection is its socket, the evLoop for the bell, and nil for a
+// A handler has the callbacks of gnet. The context of a connection is its socket, the Loop for the bell, and nil for a
 // socket that has left the loop.
 type handler struct {
 	gnet.BuiltinEventEngine

@@ -48,11 +48,6 @@ func Start(o Options) (*Group, error) {
 // Loops returns the loops. The caller must not change the slice.
 func (g *Group) Loops() []*Loop { return g.loops }
 
-// leastLoaded returns the loop that drives the fewest sockets.
-func (g *Group) leastLoaded() *Loop {
-	return slices.MinFunc(g.loops, func(a, b *Loop) int { return int(a.conns.Load() - b.conns.Load()) })
-}
-
 // preferredMore is how many more sockets a loop may have than the one with the fewest, and a quarter of these, so
 // that a connection is still placed on it because it is the preferred one. Crossing to another loop for each Call
 // costs a few percent, and an idle processor beside a busy one costs half.
@@ -61,7 +56,7 @@ const preferredMore = 4
 // Place returns the loop for a new connection: preferred, unless that is nil or drives many more sockets than
 // another one.
 func (g *Group) Place(preferred *Loop) *Loop {
-	least := g.leastLoaded()
+	least := slices.MinFunc(g.loops, func(a, b *Loop) int { return int(a.conns.Load() - b.conns.Load()) })
 	if preferred != nil {
 		if n := least.conns.Load(); preferred.conns.Load() <= n+n/4+preferredMore {
 			return preferred
@@ -70,21 +65,15 @@ func (g *Group) Place(preferred *Loop) *Loop {
 	return least
 }
 
-// Refuse makes each later Attach fail, and waits for those that have begun: gnet never answers an Enroll if the client
-// is stopped meanwhile.
-func (g *Group) Refuse() {
+// Stop makes each later Attach fail, and closes every socket with loop.ErrStopped. When each Detached was called it calls
+// detached, and then runs the tasks that were posted. The loops drop those that are posted later.
+func (g *Group) Stop(detached func()) error {
 	g.mu.Lock()
 	g.stopped = true
 	g.mu.Unlock()
-	g.attachments.Wait()
-}
-
-// CloseAll closes every socket with loop.ErrStopped, and returns when each Detached was called.
-func (g *Group) CloseAll() { g.each((*Loop).stop) }
-
-// End runs the tasks that were posted, has the loops drop those that are posted later, and ends their goroutines. All
-// sockets must have been closed.
-func (g *Group) End() error {
+	g.attachments.Wait() // gnet never answers an Enroll if the client is stopped meanwhile
+	g.each((*Loop).stop)
+	detached()
 	g.each(func(*Loop) {})
 	for _, l := range g.loops {
 		l.mu.Lock()

@@ -16,9 +16,7 @@ func startLoops(t testing.TB, n int) *Group {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		g.Refuse()
-		g.CloseAll()
-		if err := g.End(); err != nil {
+		if err := g.Stop(func() {}); err != nil {
 			t.Error(err)
 		}
 	})

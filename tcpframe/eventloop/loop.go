@@ -32,8 +32,6 @@ const (
 	// maxRounds bounds the rounds in which the end of a pass runs tasks that earlier rounds
 	// have posted. Tasks that remain wait until the loop has served its sockets.
 	maxRounds = 4
-	// maxBatch is the largest capacity that a mailbox keeps for the next batch.
-	maxBatch = 8192
 	// MaxIOV bounds the parts of one writev; the kernel takes 1024.
 	MaxIOV = 512
 	// yieldEvery is how often a loop lets Go's scheduler run other goroutines, at least if it has something to do.
@@ -42,7 +40,7 @@ const (
 	yieldEvery = int64(5 * time.Millisecond)
 )
 
-// An Loop is an event loop: one goroutine, gnet's, that owns connections. It implements
+// A Loop is an event loop: one goroutine, gnet's, that owns connections. It implements
 // loop.SocketLoop.
 //
 // # Passes
@@ -54,7 +52,7 @@ const (
 type Loop struct {
 	common *common // constant
 	index  int
-	driver driver // constant; nil for a loop of NewOffline
+	driver *driver // constant; nil for a loop of NewOffline
 
 	conns atomic.Int32 // sockets that are attached or being attached
 
@@ -65,7 +63,15 @@ type Loop struct {
 	stopped bool
 
 	// Owned by the loop.
-	queues
+	clock     int64       // time of the pass
+	pass      uint64      // number of the pass
+	share     share       // of one socket in one pass
+	left      int         // octets that Read may still move from the socket that is being read
+	iov       []IOVec     // for one writev
+	dirty     []*Socket   // sockets to flush at the end of the pass
+	stale     []*Socket   // sockets to update at the end of the pass
+	late      []*Socket   // sockets that have a turn in the next pass
+	closing   []*Socket   // sockets to close at the end of the pass
 	batch     []loop.Task // tasks taken from in; the two slices swap
 	last      []loop.Task // tasks for the end of the pass
 	flushing  []*Socket   // sockets taken from dirty; the two slices swap
@@ -82,37 +88,22 @@ type Loop struct {
 	current   *Socket // gnet's callback is running for it, and closes it afterwards
 	yielded   int64   // when the loop last let other goroutines run, on the group's clock
 	pollUntil int64   // when the loop stops polling, on the group's clock
-	polled    uint64  // how often the loop has polled, for tests
-	gathered  uint64  // how many passes have ended with a task of gnet, for tests
-	lent      uint64  // octets that OnTraffic has brought or that were read inside it, for tests
+	tally     Tally   // for tests
 	moved     int     // octets read in this pass
 	sweeps    uint64  // number of sweeps, from 1
 	busy      int     // sockets that have received octets since the last sweep
-	sockets   socketList
-}
-
-// A driver runs a Loop.
-type driver interface {
-	// ring makes it call Loop.rings after the sockets that are ready now. Any goroutine.
-	ring() error
-	// execute makes it call Loop.summoned after the sockets that are ready now. It must be called while it calls for a
-	// socket.
-	execute() error
-	// enroll gives it the socket of c, and returns after Loop.opened was called for s. It closes c. Any goroutine.
-	enroll(c net.Conn, s *Socket) error
-	// close closes c, which must not be the connection for which it calls. Loop.closed is called before it returns.
-	close(c conn)
-	// stop ends it. All sockets must have been closed.
-	stop() error
+	sockets   map[*Socket]struct{}
 }
 
 func newLoop(c *common, index int) *Loop {
 	return &Loop{
-		common: c,
-		queues: queues{watcher: c.watcher, share: few, iov: make([]IOVec, 0, MaxIOV)},
-		index:  index,
-		apart:  gatherAfter,
-		sweeps: 1,
+		common:  c,
+		share:   few,
+		iov:     make([]IOVec, 0, MaxIOV),
+		index:   index,
+		apart:   gatherAfter,
+		sweeps:  1,
+		sockets: make(map[*Socket]struct{}),
 	}
 }
 
@@ -125,14 +116,15 @@ func (l *Loop) Conns() int { return int(l.conns.Load()) }
 // Pass returns the number of the pass.
 func (l *Loop) Pass() uint64 { return l.pass }
 
-// Lent returns how many octets gnet has brought, or were read while it did. It counts for tests.
-func (l *Loop) Lent() uint64 { return l.lent }
+// A Tally is what a Loop counts for tests.
+type Tally struct {
+	Polled   uint64 // how often the loop has polled
+	Gathered uint64 // passes that have ended with a task of gnet, for which gnet allocates twice
+	Lent     uint64 // octets that OnTraffic has brought, or that were read inside it
+}
 
-// Gathered returns how many passes have ended with a task of gnet, for which gnet allocates twice. It counts for tests.
-func (l *Loop) Gathered() uint64 { return l.gathered }
-
-// Polled returns how often the loop has polled. It counts for tests.
-func (l *Loop) Polled() uint64 { return l.polled }
+// Tally returns what the loop has counted.
+func (l *Loop) Tally() Tally { return l.tally }
 
 // Hurry makes the pass end without waiting for more sockets.
 func (l *Loop) Hurry() { l.hurry = true }
@@ -198,7 +190,7 @@ func (l *Loop) Attach(c net.Conn, s loop.Stream) error {
 
 // NewSocket makes the socket of c, which is not attached yet.
 func NewSocket(l *Loop, c net.Conn, s loop.Stream) *Socket {
-	return &Socket{queues: &l.queues, stream: s, fd: -1, local: AddrPort(c.LocalAddr()), remote: AddrPort(c.RemoteAddr())}
+	return &Socket{loop: l, stream: s, fd: -1, local: AddrPort(c.LocalAddr()), remote: AddrPort(c.RemoteAddr())}
 }
 
 // AttachSocket gives c to the loop and returns after s.stream.Attached. It closes c on failure.
@@ -226,7 +218,7 @@ func (l *Loop) opened(s *Socket, c conn) (end bool) {
 		}
 	} else {
 		s.gc, s.fd = c, c.Fd()
-		l.sockets.push(s)
+		l.sockets[s] = struct{}{}
 		s.stream.Attached(s)
 	}
 	l.exit()
@@ -243,7 +235,7 @@ func (l *Loop) traffic(s *Socket, b []byte) (end bool) {
 	n := len(b) + l.share.get - l.left
 	l.left = 0
 	l.moved += n
-	l.lent += uint64(n)
+	l.tally.Lent += uint64(n)
 	if paused && !s.closing {
 		s.goAway()
 	}
@@ -277,7 +269,7 @@ func (l *Loop) closed(s *Socket, err error) {
 func (l *Loop) detach(s *Socket) {
 	s.gone = true
 	s.unwatch()
-	l.sockets.remove(s)
+	delete(l.sockets, s)
 	l.conns.Add(-1)
 	s.stream.Detached(s.end)
 	if s.Away() {
@@ -324,7 +316,7 @@ func (l *Loop) exit() {
 			break
 		}
 		l.summons, l.called = true, true
-		l.gathered++
+		l.tally.Gathered++
 	default:
 		l.leave()
 	}
@@ -350,9 +342,6 @@ func (l *Loop) leave() {
 		for i, t := range l.batch {
 			l.batch[i] = nil
 			t.Run()
-		}
-		if cap(l.batch) > maxBatch {
-			l.batch = nil // a burst made it long
 		}
 	}
 	switch {
@@ -388,7 +377,7 @@ func (l *Loop) rest(again bool) {
 	}
 	l.polls = poll && (l.polls || !l.rung)
 	if poll {
-		l.polled++
+		l.tally.Polled++
 	}
 	l.ring()
 }
@@ -431,13 +420,6 @@ func (l *Loop) closeAll() {
 	l.closing = l.closing[:0]
 }
 
-// Sweep is called once per tick. It decides how much the sockets of the loop may move in one pass, and lets sockets come
-// back that found no descriptor.
-func (l *Loop) Sweep() {
-	l.apportion()
-	l.retry()
-}
-
 // bringBack gives a duplicate of the socket's descriptor to the loop. Without descriptors the next sweep tries again.
 func (l *Loop) bringBack(s *Socket) {
 	if !l.common.attaching() {
@@ -467,8 +449,14 @@ func (l *Loop) bringBack(s *Socket) {
 	}()
 }
 
-// retry lets the sockets that could not come back try again.
-func (l *Loop) retry() {
+// Sweep is called once per tick. It decides how much the sockets of the loop may move in one pass, and lets sockets come
+// back that found no descriptor.
+func (l *Loop) Sweep() {
+	if l.busy <= crowded { // since the last sweep
+		l.share = few
+	}
+	l.sweeps++
+	l.busy = 0
 	for _, s := range l.stuck {
 		s.returning = false
 		s.updateSoon()
@@ -501,14 +489,14 @@ func (l *Loop) watch(s *Socket) {
 		return
 	}
 	var err error
-	if s.watch, err = l.watcher.add(s.fd, l, s); err != nil {
+	if s.watch, err = l.common.watcher.add(s); err != nil {
 		s.shut(err)
 	}
 }
 
 // stop closes every socket with loop.ErrStopped.
 func (l *Loop) stop() {
-	for s := l.sockets.head; s != nil; s = s.next {
+	for s := range l.sockets {
 		s.shut(loop.ErrStopped)
 	}
 }
@@ -534,14 +522,4 @@ func (l *Loop) heard(s *Socket) {
 	if l.busy++; l.busy > crowded {
 		l.share = many
 	}
-}
-
-// apportion starts the time between two sweeps. It keeps the share many only if more than
-// crowded sockets were busy in the time before.
-func (l *Loop) apportion() {
-	if l.busy <= crowded {
-		l.share = few
-	}
-	l.sweeps++
-	l.busy = 0
 }

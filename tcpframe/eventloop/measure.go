@@ -41,5 +41,5 @@ func (s *Socket) Silent() time.Duration {
 	// are sent again at growing intervals. The peer is silent only if it has not answered
 	// the last time.
 	owed := ti.Probes > 0 || ti.Unacked > 0 && ti.Last_data_sent < ti.Last_ack_recv
-	return s.quiet.look(s.queues.clock, owed, time.Duration(ti.Last_ack_recv)*time.Millisecond)
+	return s.quiet.look(s.loop.clock, owed, time.Duration(ti.Last_ack_recv)*time.Millisecond)
 }

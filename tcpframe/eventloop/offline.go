@@ -11,7 +11,7 @@ func NewOffline() *Loop {
 
 // NewOfflineSocket returns the socket of a loop of NewOffline. It is like a socket after Detached: it takes no octets.
 func NewOfflineSocket(l *Loop, s loop.Stream) *Socket {
-	return &Socket{queues: &l.queues, stream: s, fd: -1, gone: true}
+	return &Socket{loop: l, stream: s, fd: -1, gone: true}
 }
 
 // SetClock makes now the result of Now of a loop of NewOffline.

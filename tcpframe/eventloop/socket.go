@@ -19,23 +19,9 @@ type conn interface {
 	SetContext(any)
 }
 
-// queues are what the sockets of a loop ask of its pass, and what they may do in it. They belong to the loop.
-type queues struct {
-	watcher *watcher  // constant
-	clock   int64     // time of the pass
-	pass    uint64    // number of the pass
-	share   share     // of one socket in one pass
-	left    int       // octets that Read may still move from the socket that is being read
-	iov     []IOVec   // for one writev
-	dirty   []*Socket // sockets to flush at the end of the pass
-	stale   []*Socket // sockets to update at the end of the pass
-	late    []*Socket // sockets that have a turn in the next pass
-	closing []*Socket // sockets to close at the end of the pass
-}
-
 // A Socket implements loop.WatchedSocket. Its loop owns it.
 type Socket struct {
-	queues        *queues // the loop's
+	loop          *Loop
 	stream        loop.Stream
 	local, remote netip.AddrPort
 
@@ -45,9 +31,9 @@ type Socket struct {
 	closing   bool  // shut was called: only Detached will be called
 	gone      bool  // Detached was called, or is about to be
 	end       error // error for Detached, if closing is set
-	dirty     bool  // in queues.dirty
-	late      bool  // in queues.late
-	stale     bool  // in queues.stale
+	dirty     bool  // in Loop.dirty
+	late      bool  // in Loop.late
+	stale     bool  // in Loop.stale
 	paused    bool  // nothing is read
 	full      bool  // Writable is called when the kernel takes octets again
 	more      bool  // Writable is called in the next pass
@@ -55,10 +41,8 @@ type Socket struct {
 	watch     *watch
 	quiet     silence
 	heard     uint64 // value of Loop.sweeps when octets last arrived
-	pass      uint64 // value of queues.pass when octets were last written
+	pass      uint64 // value of Loop.pass when octets were last written
 	put       int    // octets written in that pass
-
-	prev, next *Socket // in Loop.sockets
 }
 
 // Writev implements loop.Socket.
@@ -68,7 +52,7 @@ func (s *Socket) Writev(bufs [][]byte) (int, error) {
 	}
 	total := 0
 	for len(bufs) > 0 {
-		iov := s.queues.iov[:0]
+		iov := s.loop.iov[:0]
 		want := 0
 		for len(bufs) > 0 && len(iov) < MaxIOV {
 			iov = AppendIOV(iov, bufs[0])
@@ -100,7 +84,7 @@ func (s *Socket) WriteIOV(iov []IOVec, want int) (int, error) {
 	if want == 0 {
 		return 0, nil
 	}
-	l := s.queues
+	l := s.loop
 	if s.pass != l.pass {
 		s.pass, s.put = l.pass, 0
 	}
@@ -150,16 +134,16 @@ func (s *Socket) GoOn() {
 func (s *Socket) lateSoon() {
 	if !s.late {
 		s.late = true
-		s.queues.late = append(s.queues.late, s)
+		s.loop.late = append(s.loop.late, s)
 	}
 }
 
 // Spare returns how many octets more the socket may write in this pass.
 func (s *Socket) Spare() int {
-	if s.pass != s.queues.pass {
-		return s.queues.share.put
+	if s.pass != s.loop.pass {
+		return s.loop.share.put
 	}
-	return max(0, s.queues.share.put-s.put) // the share may have become smaller in this pass
+	return max(0, s.loop.share.put-s.put) // the share may have become smaller in this pass
 }
 
 // upTo returns the first n octets of iov, which it shortens in place.
@@ -176,7 +160,7 @@ func upTo(iov []IOVec, n int) []IOVec {
 
 // Read implements loop.Socket.
 func (s *Socket) Read(p []byte) (int, error) {
-	left := s.queues.left
+	left := s.loop.left
 	if s.closing || left <= 0 || len(p) == 0 {
 		return 0, nil
 	}
@@ -187,7 +171,7 @@ func (s *Socket) Read(p []byte) (int, error) {
 	if n <= 0 || err != nil {
 		return 0, nil // EAGAIN, or an end, which the next read of the loop will find
 	}
-	s.queues.left -= n
+	s.loop.left -= n
 	return n, nil
 }
 
@@ -209,7 +193,7 @@ func (s *Socket) SetPaused(on bool) {
 func (s *Socket) FlushSoon() {
 	if !s.dirty && !s.closing {
 		s.dirty = true
-		s.queues.dirty = append(s.queues.dirty, s)
+		s.loop.dirty = append(s.loop.dirty, s)
 	}
 }
 
@@ -258,7 +242,7 @@ func (s *Socket) shut(err error) {
 		return
 	}
 	s.closing, s.end = true, err
-	s.queues.closing = append(s.queues.closing, s)
+	s.loop.closing = append(s.loop.closing, s)
 }
 
 // LocalAddr implements loop.Socket.
@@ -279,28 +263,6 @@ func (s *Socket) MSS() int {
 	return n
 }
 
-// A socketList links the sockets of a loop.
-type socketList struct{ head *Socket }
-
-func (l *socketList) push(s *Socket) {
-	if s.next = l.head; s.next != nil {
-		s.next.prev = s
-	}
-	l.head = s
-}
-
-func (l *socketList) remove(s *Socket) {
-	if s.prev != nil {
-		s.prev.next = s.next
-	} else {
-		l.head = s.next
-	}
-	if s.next != nil {
-		s.next.prev = s.prev
-	}
-	s.prev, s.next = nil, nil
-}
-
 // InputWaits reports whether octets wait to be read. It takes nothing.
 func (s *Socket) InputWaits() bool {
 	var b [1]byte
@@ -312,6 +274,6 @@ func (s *Socket) InputWaits() bool {
 func (s *Socket) updateSoon() {
 	if !s.stale {
 		s.stale = true
-		s.queues.stale = append(s.queues.stale, s)
+		s.loop.stale = append(s.loop.stale, s)
 	}
 }

@@ -6,8 +6,6 @@ import (
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/rdmabridge/rdmabridge/internal/loop"
 )
 
 // A watcher waits for what gnet does not tell: that a socket with a full buffer can be written to again, and that a
@@ -28,15 +26,11 @@ type watcher struct {
 
 // A watch is a socket as the watcher sees it. It is a Task of the socket's loop.
 type watch struct {
-	loop   loop.Loop
-	told   watched
+	sock   *Socket
 	key    int32 // in watcher.sockets
 	fd     int   // the descriptor that is registered
 	events atomic.Uint32
 }
-
-// A watched hears, on its loop, what has happened to its descriptor.
-type watched interface{ happened(x *watch, events uint32) }
 
 const brokenEvents = unix.EPOLLHUP | unix.EPOLLERR // the kernel always reports them
 
@@ -88,14 +82,14 @@ func (w *watcher) tell(events []unix.EpollEvent) {
 		w.mu.Unlock()
 		if x != nil {
 			x.events.Or(e.Events)
-			x.loop.Post(x)
+			x.sock.loop.Post(x)
 		}
 	}
 }
 
-// add watches the descriptor fd until forget. Events go to told on l.
-func (w *watcher) add(fd int, l loop.Loop, told watched) (*watch, error) {
-	x := &watch{loop: l, told: told, fd: fd}
+// add watches the descriptor that s has now, until forget. s hears of events on its loop.
+func (w *watcher) add(s *Socket) (*watch, error) {
+	x := &watch{sock: s, fd: s.fd}
 	w.mu.Lock()
 	for {
 		w.last++
@@ -128,6 +122,6 @@ func (w *watcher) ctl(op int, x *watch) error {
 // Run passes the events on, on the socket's loop.
 func (x *watch) Run() {
 	if events := x.events.Swap(0); events != 0 {
-		x.told.happened(x, events)
+		x.sock.happened(x, events)
 	}
 }
