@@ -3,7 +3,6 @@ package tcpframe
 import (
 	"errors"
 	"net/netip"
-	"time"
 )
 
 // Proxies
@@ -35,9 +34,8 @@ var errNoHeader = errors.New("tcpframe: the proxy did not send a PROXY header in
 
 // An announcement is what a proxy says about a connection, or is to say.
 type announcement struct {
-	timeout  time.Duration  // constant
 	client   netip.AddrPort // constant after Opened; the zero AddrPort if the header names none
-	due      int64          // time by which the header has to be there
+	due      int64          // time by which the header has to be there; constant
 	begun    []byte         // the header, while it is incomplete
 	admitted bool           // the connection is a client's
 }

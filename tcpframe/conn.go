@@ -140,9 +140,12 @@ type dropped struct {
 	told bool            // the handler knows
 }
 
-// newConn makes the Conn of a socket that is not attached yet. It keeps o, which must not change.
-func newConn(l *Loop, c net.Conn, o *ConnOptions, m *counters, now int64) *Conn {
+// newConn makes the Conn of a socket that is not attached yet. It keeps o, which must not change. ln is the Listener that
+// counts it, and p what a proxy is to say; both may be nil.
+func newConn(l *Loop, c net.Conn, o *ConnOptions, m *counters, now int64, ln *Listener, p *announcement) *Conn {
 	x := &Conn{
+		listener: ln,
+		proxy:    p,
 		opts:     o,
 		memory:   heap{},
 		counters: m,
@@ -156,20 +159,11 @@ func newConn(l *Loop, c net.Conn, o *ConnOptions, m *counters, now int64) *Conn 
 	return x
 }
 
-// serve makes h the owner of a Conn that its loop does not have yet. l is the Listener that counts it, and p what a proxy
-// is to say; both may be nil, and h is nil with p.
-func (c *Conn) serve(h RecordHandler, l *Listener, p *announcement) {
-	c.listener, c.proxy = l, p
-	c.setHandler(h)
-}
-
+// setHandler makes h the owner of the Conn.
 func (c *Conn) setHandler(h RecordHandler) {
 	c.handler = h
 	c.whole, _ = h.(WholeHandler)
 }
-
-// attach gives the Conn, whose socket is nc, to its loop. It closes nc on failure.
-func (c *Conn) attach(nc net.Conn) error { return c.loop.AttachSocket(nc, c.sock) }
 
 // Loop returns the loop that owns the Conn. It is safe for concurrent use.
 func (c *Conn) Loop() *Loop { return c.loop }

@@ -72,9 +72,6 @@ func (c *Conn) endSocket() {
 	c.sock.Close()
 }
 
-// bury tells the handler that the Conn has ended.
-func (c *Conn) bury() { c.handler.Closed(c, c.err) }
-
 // dropInput releases the octets that were received and not delivered.
 func (c *Conn) dropInput() {
 	c.dropRecord()

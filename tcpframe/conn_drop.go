@@ -71,11 +71,3 @@ func (c *Conn) endDrop() {
 	c.split.reset()
 	c.records++
 }
-
-// takeScrap returns memory of the loop for octets that are dropped at once.
-func (l *Loop) takeScrap() []byte {
-	if l.scrap == nil {
-		l.scrap = make([]byte, directRead)
-	}
-	return l.scrap
-}

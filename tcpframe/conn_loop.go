@@ -18,7 +18,6 @@ type Loop struct {
 	timed     []*Conn  // the connections that sweep looks at
 	holds     [][]byte // spare buffers of held input
 	wire      []byte   // octets of TLS records, during one open
-	scrap     []byte   // octets of TLS records that are dropped
 	spareOuts [][]byte // spare buffers of TLS records
 	outs      int      // buffers of TLS records in use
 }

@@ -273,7 +273,7 @@ func TestStallCheck(t *testing.T) {
 		return c, func(d time.Duration) connState {
 			now += int64(d)
 			c.Loop().SetClock(now)
-			c.sweep(now)
+			c.checkTimeouts(now)
 			return c.state
 		}
 	}
@@ -337,7 +337,7 @@ func TestPace(t *testing.T) {
 		for range d / time.Second {
 			now += int64(time.Second)
 			c.Loop().SetClock(now)
-			c.sweep(now)
+			c.checkTimeouts(now)
 		}
 		return c.state
 	}

@@ -14,7 +14,8 @@ func (s *connStream) Attached(loop.Socket) {
 	c := (*Conn)(s)
 	c.counters.conns.Add(1)
 	if c.proxy != nil {
-		c.awaitAnnouncement()
+		c.state = announcing
+		c.counters.proxies.Load().waiting.Add(1)
 	} else {
 		c.state = open
 		c.handler.Opened(c)
@@ -113,7 +114,7 @@ func (s *connStream) Detached(err error) {
 		c.listener.leave(&c.listener.clients, c.RemoteAddr().Addr())
 	}
 	if c.tls == nil || c.tls.detached(wasOpen, err) {
-		c.bury()
+		c.handler.Closed(c, c.err)
 	}
 }
 

@@ -1,6 +1,9 @@
 package tcpframe
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 const (
 	// stallOctets must arrive of an incomplete record within each StallTimeout.
@@ -32,13 +35,7 @@ func (c *Conn) mayPass() bool {
 	return false
 }
 
-// sweep checks the timeouts at time now, once per tick while the connection is watched. It reports
-// whether that is still necessary.
-func (c *Conn) sweep(now int64) bool {
-	c.checkTimeouts(now)
-	return c.mayPass()
-}
-
+// checkTimeouts is called once per tick while the connection is watched.
 func (c *Conn) checkTimeouts(now int64) {
 	o := c.opts
 	if c.state == announcing {
@@ -65,8 +62,8 @@ func (c *Conn) checkTimeouts(now int64) {
 	}
 	c.sweepStall(now)
 	switch {
-	case (c.record != nil || c.listener != nil) && c.why&whyMemory != 0 && over(now, c.memSince, c.memoryTimeout()):
-		c.starve(timedOut(reasonMemory, int64(c.memWant), c.memoryTimeout()))
+	case (c.record != nil || c.listener != nil) && c.why&whyMemory != 0 && over(now, c.memSince, c.loop.memoryTimeout):
+		c.starve(timedOut(reasonMemory, int64(c.memWant), c.loop.memoryTimeout))
 	case c.owes() && over(now, c.outSince, o.SendTimeout):
 		c.refuse(timedOut(reasonUnread, c.outbound, o.SendTimeout))
 	case !c.owes() && !c.paused() && over(now, c.active, o.IdleTimeout) && !c.busy():
@@ -136,8 +133,6 @@ func over(now, since int64, limit time.Duration) bool {
 	return limit > 0 && now-since > int64(limit)
 }
 
-func (c *Conn) memoryTimeout() time.Duration { return c.Loop().memoryTimeout }
-
 func (c *Conn) busy() bool {
 	h, ok := c.handler.(BusyHandler)
 	return ok && h.Busy()
@@ -147,9 +142,6 @@ func timedOut(r reason, value int64, limit time.Duration) *recordError {
 	return &recordError{reason: r, value: value, limit: int64(limit)}
 }
 
-// maxTimed is the largest capacity that the list of the Conns with timeouts keeps.
-const maxTimed = 8192
-
 // A sweepTask is a Loop as the Task that sweeps the loop's connections.
 type sweepTask Loop
 
@@ -158,15 +150,11 @@ func (t *sweepTask) Run() { l := (*Loop)(t); l.sweep(l.Now()) }
 // sweep checks the timeouts of the connections that have any, once per tick.
 func (l *Loop) sweep(now int64) {
 	l.Loop.Sweep()
-	kept := l.timed[:0]
-	for _, c := range l.timed {
-		if c.timed = !c.sock.Closing() && c.sweep(now); c.timed {
-			kept = append(kept, c)
+	l.timed = slices.DeleteFunc(l.timed, func(c *Conn) bool {
+		if c.timed = !c.sock.Closing(); c.timed {
+			c.checkTimeouts(now)
+			c.timed = c.mayPass()
 		}
-	}
-	clear(l.timed[len(kept):])
-	if cap(l.timed) > maxTimed && len(kept) < maxTimed/4 {
-		kept = append(make([]*Conn, 0, maxTimed/2), kept...) // a burst made it long
-	}
-	l.timed = kept
+		return !c.timed
+	})
 }

@@ -69,7 +69,7 @@ func TestRecordTimeout(t *testing.T) {
 	step := func(c *Conn, d time.Duration) {
 		l := c.Loop()
 		l.SetClock(l.Now() + int64(d))
-		c.sweep(l.Now())
+		c.checkTimeouts(l.Now())
 	}
 	for _, tt := range []struct {
 		name  string

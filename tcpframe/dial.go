@@ -45,9 +45,9 @@ func (e *Engine) Dial(ctx context.Context, addr string, loop *Loop, o DialOption
 		return nil, err
 	}
 	opts := o.Conn
-	c := newConn(loop, nc, &opts, e.counted.of(ofUpstream, o.Name), e.Now())
-	c.serve(h, nil, nil)
-	if err := c.attach(nc); err != nil {
+	c := newConn(loop, nc, &opts, e.counted.of(ofUpstream, o.Name), e.Now(), nil, nil)
+	c.setHandler(h)
+	if err := loop.AttachSocket(nc, c.sock); err != nil {
 		return nil, fmt.Errorf("tcpframe: %w", err)
 	}
 	return c, nil
@@ -55,10 +55,8 @@ func (e *Engine) Dial(ctx context.Context, addr string, loop *Loop, o DialOption
 
 // connect makes a connected socket.
 func connect(ctx context.Context, addr string, o DialOptions) (net.Conn, error) {
-	d := net.Dialer{KeepAliveConfig: keepAliveFor(o.Conn.SilentTimeout), Control: reuse}
-	if o.Reset {
-		d.Control = reuseReset
-	}
+	d := net.Dialer{KeepAliveConfig: keepAliveFor(o.Conn.SilentTimeout)}
+	d.Control = func(_, _ string, c syscall.RawConn) error { return o.bindOptions(c) }
 	if o.LocalAddr.Port() != 0 || o.LocalAddr.Addr().IsValid() {
 		d.LocalAddr = net.TCPAddrFromAddrPort(o.LocalAddr)
 	}
@@ -85,31 +83,21 @@ func connect(ctx context.Context, addr string, o DialOptions) (net.Conn, error) 
 	return nc, nil
 }
 
-// reuse sets the options that a socket needs before bind. With IP_BIND_ADDRESS_NO_PORT a
+// bindOptions sets the options that a socket needs before bind. With IP_BIND_ADDRESS_NO_PORT a
 // socket bound to an address without a port gets its port when the peer is known: there
 // are then 64 Ki ports for each peer, rather than in all. This one is best effort: old
-// kernels lack the option.
-func reuse(_, _ string, c syscall.RawConn) error {
+// kernels lack the option. Reset sets SO_LINGER before there is a connection, so that it also
+// holds when the process is killed.
+func (o *DialOptions) bindOptions(c syscall.RawConn) error {
 	var failed error
 	err := c.Control(func(fd uintptr) {
-		failed = os.NewSyscallError("setsockopt", unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1))
+		failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
 		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_BIND_ADDRESS_NO_PORT, 1)
+		if o.Reset {
+			failed = errors.Join(failed, unix.SetsockoptLinger(int(fd), unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}))
+		}
 	})
-	if err != nil {
-		return err
-	}
-	return failed
-}
-
-// reuseReset is reuse for DialOptions.Reset. It sets SO_LINGER before there is a
-// connection, so that the option also holds when the process is killed.
-func reuseReset(network, address string, c syscall.RawConn) error {
-	failed := reuse(network, address, c)
-	err := c.Control(func(fd uintptr) {
-		l := unix.Linger{Onoff: 1}
-		failed = errors.Join(failed, os.NewSyscallError("setsockopt", unix.SetsockoptLinger(int(fd), unix.SOL_SOCKET, unix.SO_LINGER, &l)))
-	})
-	return errors.Join(failed, err)
+	return errors.Join(os.NewSyscallError("setsockopt", failed), err)
 }
 
 // sourceError wraps err, an error of dialling, in the error that names its cause in

@@ -244,13 +244,16 @@ func (l *Listener) admit(c *net.TCPConn, o *ListenOptions) bool {
 	}
 	if err == nil {
 		loop := l.engine.place(o.preferred(peer.Addr(), proxy))
-		x := newConn(loop, c, &o.Conn, l.counters, l.engine.Now())
+		now := l.engine.Now()
+		var a *announcement
 		if proxy {
-			x.serve(nil, l, &announcement{timeout: o.ProxyTimeout})
-		} else {
-			x.serve(l.open(x), l, nil)
+			a = &announcement{due: now + int64(o.ProxyTimeout)}
 		}
-		if err = x.attach(c); err == nil {
+		x := newConn(loop, c, &o.Conn, l.counters, now, l, a)
+		if !proxy {
+			x.setHandler(l.open(x))
+		}
+		if err = loop.AttachSocket(c, x.sock); err == nil {
 			return true
 		}
 	}

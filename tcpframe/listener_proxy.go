@@ -29,13 +29,6 @@ func (l *Listener) enterProxy(peer netip.AddrPort, o *ListenOptions) (reason, er
 	return "", nil
 }
 
-// awaitAnnouncement begins the state announcing.
-func (c *Conn) awaitAnnouncement() {
-	c.state = announcing
-	c.proxy.due = c.Loop().Now() + int64(c.proxy.timeout)
-	c.counters.proxies.Load().waiting.Add(1)
-}
-
 // announced handles b, which belongs to the header. It returns the octets behind the header, which are the
 // client's; none if the header is not there in full, or if the connection is refused.
 func (c *Conn) announced(b []byte) []byte {

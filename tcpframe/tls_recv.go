@@ -14,25 +14,12 @@ const (
 	// octets of a pass are bounded by the share of the socket, and 16 KiB take some 5 us.
 	openedPerPass = 256
 
-	// uselessBurst and uselessEvery bound the TLS records that bring no data: KeyUpdates, of which each costs new keys
+	// uselessEvery and uselessSaved bound the TLS records that bring no data: KeyUpdates, of which each costs new keys
 	// in one or both directions, session tickets, and empty records. Peers send a few tickets, and a KeyUpdate once
 	// in many gigabytes.
-	uselessBurst = 32
-	uselessEvery = time.Second
+	uselessEvery = int64(time.Second)
+	uselessSaved = 32 * uselessEvery
 )
-
-// A useless counts the records that bring no data: a bucket that empties at a constant rate.
-type useless struct {
-	level int64 // nanoseconds until it is empty
-	at    int64 // time of level
-}
-
-// more counts a record at time now. It reports whether there were too many.
-func (u *useless) more(now int64) bool {
-	u.level = max(0, u.level-(now-u.at)) + int64(uselessEvery)
-	u.at = now
-	return u.level > uselessBurst*int64(uselessEvery)
-}
 
 // open reads what b, octets of TLS records, brings. It decrypts into the buffer of crypto/tls, and copies from there
 // straight into the record. It returns the octets that it must not read now, because reading is paused or the session
@@ -68,8 +55,7 @@ func (s *session) read() bool {
 	fragment := c.split.left > 0
 	switch {
 	case fragment && c.drop != nil:
-		p = c.Loop().takeScrap()
-		p = p[:min(c.split.left, len(p))]
+		p = c.loop.linear[:min(c.split.left, linearOctets)] // nobody reads it
 	case fragment:
 		if !c.room(min(c.split.left, max(s.unread, 1)), c.have) {
 			return false
@@ -98,7 +84,7 @@ func (s *session) read() bool {
 			s.more = s.behind
 			return false
 		}
-		if s.useless.more(c.Loop().Now()) {
+		if !s.useless.Take(c.loop.Now(), uselessEvery, uselessSaved) {
 			c.failTLS(errFlood)
 		}
 		c.sock.FlushSoon() // to answer a KeyUpdate

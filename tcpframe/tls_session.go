@@ -3,6 +3,7 @@ package tcpframe
 import (
 	"crypto/tls"
 
+	"github.com/rdmabridge/rdmabridge/internal/ratelimit"
 	"github.com/rdmabridge/rdmabridge/tcpframe/tlsloop"
 )
 
@@ -39,14 +40,14 @@ type session struct {
 	wire  tlsloop.Wire
 
 	// Receiving.
-	rx      int64         // octets of RPC received
-	unread  int           // octets that crypto/tls has decrypted and that were not read yet, at most
-	mark    [markLen]byte // octets of record marks on their way to the splitter
-	more    bool          // there may be octets to read without further input
-	behind  bool          // the session has used its share of the pass
-	pass    uint64        // the pass in which records were opened
-	opened  int           // TLS records opened in that pass
-	useless useless
+	rx      int64           // octets of RPC received
+	unread  int             // octets that crypto/tls has decrypted and that were not read yet, at most
+	mark    [markLen]byte   // octets of record marks on their way to the splitter
+	more    bool            // there may be octets to read without further input
+	behind  bool            // the session has used its share of the pass
+	pass    uint64          // the pass in which records were opened
+	opened  int             // TLS records opened in that pass
+	useless ratelimit.Meter // of TLS records without data
 
 	// Sending.
 	out        []byte // TLS records that wait to be written, from outAt on
@@ -64,7 +65,7 @@ func newSession(c *Conn, t *TLS) *session {
 		counts: c.counters.countTLS(),
 		due:    c.Loop().Now() + int64(t.timeout),
 	}
-	s.wire.Init(s)
+	s.wire.Owner = s
 	s.counts.handshakes.Add(1)
 	return s
 }

@@ -46,7 +46,7 @@ func (s *session) shaken() {
 		if err != nil {
 			s.closedEarly(err)
 		}
-		c.bury()
+		c.handler.Closed(c, c.err)
 		return
 	}
 	switch {

@@ -14,7 +14,10 @@ const mostShaking = 64 << 10
 
 // An Owner is the connection that a handshake is for.
 type Owner interface {
+	LocalAddr() netip.AddrPort
 	RemoteAddr() netip.AddrPort
+	// WriteTLS takes TLS records for the peer, after the handshake. It borrows b.
+	WriteTLS(b []byte)
 	// Post queues t on the connection's loop. Any goroutine.
 	Post(t loop.Task)
 	// HandshakeMoved says, on the loop, that h has octets for the peer, or that it is done, or that the loop may read from
@@ -34,7 +37,6 @@ type Handshake struct {
 
 	mu     sync.Mutex // guards the rest; the loop's lock may be taken with it
 	in     []byte     // octets of the peer
-	full   bool       // the loop does not read from the socket
 	end    error      // no more octets will come
 	out    []byte     // octets for the peer
 	posted bool       // the task is on its way to the loop
@@ -55,7 +57,6 @@ func NewHandshake(o Owner, q *Queue) *Handshake {
 func (h *Handshake) Arrived(b []byte) {
 	h.mu.Lock()
 	h.in = append(h.in, b...)
-	h.full = len(h.in) >= mostShaking
 	h.mu.Unlock()
 	h.wake()
 }
@@ -85,11 +86,7 @@ func (h *Handshake) Buffered() int {
 }
 
 // IsFull reports whether the loop must not read from the socket.
-func (h *Handshake) IsFull() bool {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.full
-}
+func (h *Handshake) IsFull() bool { return h.Buffered() >= mostShaking }
 
 // read is wire.Read, on the goroutine of the handshake.
 func (h *Handshake) read(w *Wire, p []byte) (int, error) {
@@ -109,13 +106,13 @@ func (h *Handshake) poll(w *Wire, p []byte) (int, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if len(h.in) > 0 {
+		full := len(h.in) >= mostShaking
 		n := w.take(p, h.in)
 		if h.in = h.in[n:]; len(h.in) == 0 {
 			h.in = nil
-			if h.full {
-				h.full = false
-				h.post()
-			}
+		}
+		if full && len(h.in) < mostShaking {
+			h.post()
 		}
 		return n, nil
 	}
@@ -142,10 +139,10 @@ func (h *Handshake) post() {
 	}
 }
 
-// Enter gives the handshake of c, which reads and writes w, to a goroutine, or to the queue for one. It returns false if too many
-// wait. verify says what is wrong with what the handshake has agreed on.
+// Enter gives the handshake of c, which reads and writes w, to a goroutine, or to the queue for one. It returns false if
+// too many wait. verify says what is wrong with what the handshake has agreed on.
 func (h *Handshake) Enter(w *Wire, c *tls.Conn, verify func(*tls.ConnectionState) error) bool {
-	w.through(h)
+	w.shake = h
 	h.conn, h.verify = c, verify
 	return h.queue.enter(&h.entry)
 }
@@ -177,10 +174,10 @@ func (h *Handshake) run() {
 	h.post()
 }
 
-// Result ends the pipe between w and h, and returns what a handshake that is done has agreed on, or why it has failed: errGaveWay if others needed its
-// goroutine.
+// Result ends the pipe between w and h, and returns what a handshake that is done has agreed on, or why it has failed:
+// ErrGaveWay if others needed its goroutine.
 func (h *Handshake) Result(w *Wire) (*tls.ConnectionState, error) {
-	w.through(nil)
+	w.shake = nil
 	if h.err != nil && h.entry.evicted {
 		return nil, ErrGaveWay
 	}
@@ -190,7 +187,7 @@ func (h *Handshake) Result(w *Wire) (*tls.ConnectionState, error) {
 // Rest returns the octets of the peer behind those of the handshake, which is done.
 func (h *Handshake) Rest() []byte { return h.in }
 
-// began returns when the goroutine has begun, or 0.
+// Began returns when the goroutine has begun, or 0.
 func (h *Handshake) Began() int64 { return h.entry.began.Load() }
 
 // A handshakeTask is a handshake that has something for the loop.

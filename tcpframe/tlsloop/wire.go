@@ -3,7 +3,6 @@ package tlsloop
 import (
 	"encoding/binary"
 	"net"
-	"net/netip"
 	"os"
 	"time"
 )
@@ -22,28 +21,14 @@ const (
 	MaxContent = 16 << 10
 )
 
-// A WireOwner is the connection below a wire.
-type WireOwner interface {
-	LocalAddr() netip.AddrPort
-	RemoteAddr() netip.AddrPort
-	// WriteTLS takes TLS records for the peer. It borrows b.
-	WriteTLS(b []byte)
-}
-
-// A pipe is the way of the octets of a handshake.
-type pipe interface {
-	read(w *Wire, p []byte) (int, error)
-	write(b []byte) (int, error)
-}
-
 // A Wire is the net.Conn below crypto/tls. It hands octets on record by record: crypto/tls never holds
 // octets of a second record, and the session sees which records bring no data.
 //
 // During the handshake the goroutine of the handshake owns it, and its octets go through the handshake's pipe. From
 // then on the loop owns it, and nothing blocks.
 type Wire struct {
-	owner WireOwner
-	shake pipe // nil from the end of the handshake on
+	Owner Owner      // constant
+	shake *Handshake // nil from the end of the handshake on
 
 	// In are octets that the loop lends for the time of one open.
 	In []byte
@@ -55,7 +40,7 @@ type Wire struct {
 	// The record that crypto/tls is reading.
 	header [Header]byte
 	got    int // octets of header
-	left   int // octets of the record that are missing, if got is tlsHeader
+	left   int // octets of the record that are missing, if got is Header
 }
 
 // A wouldBlock is the error of a wire that has no octets at present. crypto/tls does not remember an error that is
@@ -66,13 +51,8 @@ func (wouldBlock) Error() string   { return "tcpframe: no octets at present" }
 func (wouldBlock) Timeout() bool   { return true }
 func (wouldBlock) Temporary() bool { return true }
 
+// ErrWouldBlock says that a Wire has no octets at present.
 var ErrWouldBlock net.Error = wouldBlock{}
-
-// Init gives the Wire its owner.
-func (w *Wire) Init(o WireOwner) { w.owner = o }
-
-// through makes the octets go through p, or over the loop if p is nil.
-func (w *Wire) through(p pipe) { w.shake = p }
 
 // Started reports whether crypto/tls has a part of a record.
 func (w *Wire) Started() bool { return w.got > 0 }
@@ -127,7 +107,7 @@ func (w *Wire) Write(b []byte) (int, error) {
 	if w.shake != nil {
 		return w.shake.write(b)
 	}
-	w.owner.WriteTLS(b)
+	w.Owner.WriteTLS(b)
 	return len(b), nil
 }
 
@@ -135,10 +115,10 @@ func (w *Wire) Write(b []byte) (int, error) {
 func (*Wire) Close() error { return nil }
 
 // LocalAddr implements net.Conn.
-func (w *Wire) LocalAddr() net.Addr { return net.TCPAddrFromAddrPort(w.owner.LocalAddr()) }
+func (w *Wire) LocalAddr() net.Addr { return net.TCPAddrFromAddrPort(w.Owner.LocalAddr()) }
 
 // RemoteAddr implements net.Conn.
-func (w *Wire) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(w.owner.RemoteAddr()) }
+func (w *Wire) RemoteAddr() net.Addr { return net.TCPAddrFromAddrPort(w.Owner.RemoteAddr()) }
 
 // SetDeadline implements net.Conn. The loop has deadlines of its own.
 func (*Wire) SetDeadline(time.Time) error { return nil }
