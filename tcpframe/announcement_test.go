@@ -358,7 +358,7 @@ func FuzzAnnounced(f *testing.F) {
 		l := &Listener{engine: e, counters: c.counters, open: func(*Conn) RecordHandler { return h }}
 		o := listenBounds(ListenOptions{Proxies: prefixes("127.0.0.1/32"), ProxyTimeout: time.Second})
 		l.Update(o)
-		c.listener, c.handler, c.proxy = l, nil, &announcement{due: 1<<62}
+		c.listener, c.handler, c.proxy = l, nil, &announcement{due: 1 << 62}
 		if _, err := l.enterProxy(netip.AddrPort{}, &o); err != nil {
 			t.Fatal(err)
 		}

@@ -73,7 +73,7 @@ func TestPauseIsBackpressure(t *testing.T) {
 		return err == nil && n >= eventloop.ReadBuffer/2
 	})
 	pingNeighbour(t, l)
-	s := onLoop(c, func() [3]int64 { return [3]int64{int64(h.got), c.rx, int64(cap(c.holdBuf))} })
+	s := onLoop(c, func() [3]int64 { return [3]int64{int64(h.got), c.rx, int64(cap(c.held))} })
 	if s[0] != 1 || s[1] > 1<<20+256<<10+2*eventloop.ReadBuffer+4 || s[2] > 2*eventloop.ReadBuffer {
 		t.Errorf("paused: %d records, %d octets read, %d held", s[0], s[1], s[2])
 	}

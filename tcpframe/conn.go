@@ -99,7 +99,6 @@ type Conn struct {
 	have     int      // octets of record that have arrived
 	drop     *dropped // the record that is being dropped; nil for none
 	held     []byte   // octets that were read and are not parsed, because reading pauses
-	holdBuf  []byte   // the buffer that held is a slice of
 	rx       int64    // octets received
 	records  uint64   // records received
 	pauses   int32    // calls of Pause without their Resume
@@ -209,12 +208,7 @@ func (c *Conn) Open() bool { return c.state == open && !c.sock.Closing() }
 func (c *Conn) Ended() bool { return c.state == closed }
 
 // Measure tells what the kernel knows of the connection. It costs two system calls.
-func (c *Conn) Measure() (loop.TCP, bool) {
-	if c.state == opening || c.state == closed {
-		return loop.TCP{}, false
-	}
-	return c.sock.Measure()
-}
+func (c *Conn) Measure() (loop.TCP, bool) { return c.sock.Measure() }
 
 // A pauseReason is a reason of the Conn's own for not reading.
 type pauseReason uint8

@@ -75,7 +75,7 @@ func (c *Conn) endSocket() {
 // dropInput releases the octets that were received and not delivered.
 func (c *Conn) dropInput() {
 	c.dropRecord()
-	c.dropHold()
+	c.held = nil
 }
 
 // dropRecord gives the memory of the incomplete record back.

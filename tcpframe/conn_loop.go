@@ -16,7 +16,6 @@ type Loop struct {
 
 	outPool
 	timed     []*Conn  // the connections that sweep looks at
-	holds     [][]byte // spare buffers of held input
 	wire      []byte   // octets of TLS records, during one open
 	spareOuts [][]byte // spare buffers of TLS records
 	outs      int      // buffers of TLS records in use
@@ -24,14 +23,6 @@ type Loop struct {
 
 func newLoop(l *eventloop.Loop) *Loop {
 	return &Loop{Loop: l, outPool: newOutPool()}
-}
-
-// handshakes returns the handshakes of servers, or of clients.
-func (l *Loop) handshakes(server bool) *tlsloop.Queue {
-	if server {
-		return l.servers
-	}
-	return l.clients
 }
 
 var _ loop.SocketLoop = (*Loop)(nil)

@@ -28,14 +28,7 @@ func (c *Conn) parse(b []byte) []byte {
 					continue
 				}
 			}
-			n, done, err := c.split.marks(b)
-			b = b[n:]
-			switch {
-			case err != nil:
-				c.fault(err)
-			case done:
-				c.ended()
-			}
+			b = b[c.readMarks(b):]
 			continue
 		}
 		n := min(c.split.left, len(b))
@@ -54,7 +47,7 @@ func (c *Conn) parse(b []byte) []byte {
 	if c.tls != nil && len(b) > 0 {
 		c.failTLS(errBehindPlain)
 	}
-	if c.state != open {
+	if c.state != open || len(b) == 0 {
 		return nil
 	}
 	return b
@@ -92,13 +85,18 @@ func (c *Conn) arrived(n int) {
 	}
 }
 
-// ended follows a record that ends with an empty fragment.
-func (c *Conn) ended() {
-	if c.drop != nil {
+// readMarks consumes n octets of record marks at the front of b.
+func (c *Conn) readMarks(b []byte) (n int) {
+	n, done, err := c.split.marks(b)
+	switch {
+	case err != nil:
+		c.fault(err)
+	case done && c.drop != nil:
 		c.endDrop()
-		return
+	case done: // with an empty fragment
+		c.deliver()
 	}
-	c.deliver()
+	return n
 }
 
 // deliver passes the complete record to the handler.

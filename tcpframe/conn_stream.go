@@ -172,9 +172,6 @@ func (c *Conn) parseHeld() {
 	b := c.held
 	c.held = nil // what parse returns will follow, and nothing else: StartTLS looks
 	c.held = c.parse(b)
-	if len(c.held) == 0 {
-		c.dropHold()
-	}
 }
 
 // write writes as much of the queue as the kernel takes, and then compares the rest

@@ -25,11 +25,12 @@ type counterSet struct {
 type counters struct {
 	set      *counterSet // constant
 	name     string
-	log      refusalLog
+	side     side
+	lines    struct{ refused, closed loglimit.Limit }
 	conns    *metrics.Gauge                // nil for an upstream
 	refused  map[reason]*metrics.Counter   // constant
 	proxies  atomic.Pointer[proxyCounters] // nil for an upstream, and until the listener has proxies
-	tls      atomic.Pointer[tlsCounters]   // nil until a connection is switched to TLS
+	tls      *tlsCounters                  // nil until a connection is switched to TLS; guarded by set.mu
 	received *metrics.Counter
 	sent     *metrics.Counter
 	copied   *metrics.Counter
@@ -86,7 +87,7 @@ func (s *counterSet) of(of side, name string) *counters {
 	c := &counters{
 		set:      s,
 		name:     name,
-		log:      refusalLog{log: s.log, side: of},
+		side:     of,
 		received: r.Counter(m.received, name),
 		sent:     r.Counter(m.sent, name),
 		copied:   r.Counter(m.copied, name, "tcp"),
@@ -119,38 +120,21 @@ func (s *counterSet) forget(of side, name string) {
 // peer, or the zero AddrPort.
 func (c *counters) refuse(peer, proxy netip.AddrPort, why reason, err error) {
 	c.refused[why].Inc()
-	c.log.refuse(c.name, peer, proxy, why, err)
-}
-
-// closed counts and logs a Conn that closes itself.
-func (c *counters) closed(peer netip.AddrPort, err *recordError) {
-	c.refused[err.reason].Inc()
-	c.log.close(c.name, peer, err.reason, err)
-}
-
-// A refusalLog writes a bounded number of lines.
-type refusalLog struct {
-	log             zerolog.Logger
-	side            side
-	refused, closed loglimit.Limit
-}
-
-// refuse logs a connection that was not admitted.
-func (l *refusalLog) refuse(name string, peer, proxy netip.AddrPort, why reason, err error) {
-	e := l.refused.Line(&l.log, zerolog.WarnLevel, "client_refused").Str(string(l.side), name).Stringer("peer", peer)
+	e := c.lines.refused.Line(&c.set.log, zerolog.WarnLevel, "client_refused").Str(string(c.side), c.name).Stringer("peer", peer)
 	if proxy.IsValid() {
 		e = e.Stringer("proxy", proxy)
 	}
 	e.Str("reason", string(why)).Err(err).Msg("connection refused")
 }
 
-// close logs a connection that closes itself.
-func (l *refusalLog) close(name string, peer netip.AddrPort, why reason, err error) {
+// closed counts and logs a Conn that closes itself.
+func (c *counters) closed(peer netip.AddrPort, err *recordError) {
+	c.refused[err.reason].Inc()
 	event := "client_closed"
-	if l.side == ofUpstream {
+	if c.side == ofUpstream {
 		event = "reply_refused"
 	}
-	l.closed.Line(&l.log, zerolog.WarnLevel, event).Str(string(l.side), name).Stringer("peer", peer).Str("reason", string(why)).Err(err).Msg("connection closed")
+	c.lines.closed.Line(&c.set.log, zerolog.WarnLevel, event).Str(string(c.side), c.name).Stringer("peer", peer).Str("reason", string(err.reason)).Err(err).Msg("connection closed")
 }
 
 // refused adds to all how many connections of a listener were refused or closed so far, by reason.
@@ -215,15 +199,12 @@ var tlsMetricsOf = map[side]struct {
 
 // countTLS returns the counters of TLS that belong to c. It creates them at first use.
 func (c *counters) countTLS() *tlsCounters {
-	if t := c.tls.Load(); t != nil {
-		return t
-	}
 	c.set.mu.Lock()
 	defer c.set.mu.Unlock()
-	if t := c.tls.Load(); t != nil {
-		return t
+	if c.tls != nil {
+		return c.tls
 	}
-	r, m := c.set.metrics, tlsMetricsOf[c.log.side]
+	r, m := c.set.metrics, tlsMetricsOf[c.side]
 	t := &tlsCounters{
 		of:         c,
 		conns:      r.Gauge(m.conns, c.name),
@@ -235,7 +216,7 @@ func (c *counters) countTLS() *tlsCounters {
 	for _, why := range tlsReasons {
 		t.failures[why] = r.Counter(m.failures, c.name, string(why))
 	}
-	c.tls.Store(t)
+	c.tls = t
 	return t
 }
 
@@ -256,8 +237,8 @@ func (t *tlsCounters) fail(peer netip.AddrPort, e *TLSError) {
 	}
 	t.failures[why].Inc()
 	event := "client_tls_failed"
-	if t.of.log.side == ofUpstream {
+	if t.of.side == ofUpstream {
 		event = "upstream_tls_failed"
 	}
-	t.lines.Line(&t.of.log.log, zerolog.WarnLevel, event).Str(string(t.of.log.side), t.of.name).Stringer("peer", peer).Str("reason", string(why)).Err(e).Msg("connection closed because of its TLS")
+	t.lines.Line(&t.of.set.log, zerolog.WarnLevel, event).Str(string(t.of.side), t.of.name).Stringer("peer", peer).Str("reason", string(why)).Err(e).Msg("connection closed because of its TLS")
 }

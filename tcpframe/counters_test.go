@@ -19,10 +19,10 @@ import (
 func TestRefusalLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		l := &refusalLog{side: ofListener, log: zerolog.New(&out)}
+		l := (&counterSet{log: zerolog.New(&out), all: make(map[countersKey]*counters)}).of(ofListener, "nfs")
 		peer := netip.MustParseAddrPort("192.0.2.1:700")
 		for range 1000 {
-			l.refuse("nfs", peer, netip.AddrPort{}, reasonDenied, errors.New("tcpframe: address is not in the allow list"))
+			l.refuse(peer, netip.AddrPort{}, reasonDenied, errors.New("tcpframe: address is not in the allow list"))
 		}
 		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
 		if len(lines) != loglimit.Burst {
@@ -35,12 +35,12 @@ func TestRefusalLog(t *testing.T) {
 		}
 		out.Reset()
 		time.Sleep(loglimit.Every)
-		l.close("nfs", peer, reasonIdle, nil) // another kind
+		l.closed(peer, &recordError{reason: reasonIdle}) // another kind
 		if !strings.Contains(out.String(), `"event":"client_closed"`) || strings.Contains(out.String(), "suppressed") {
 			t.Errorf("the line about a connection that was closed: %s", &out)
 		}
 		out.Reset()
-		l.refuse("nfs", peer, netip.AddrPort{}, reasonDenied, nil)
+		l.refuse(peer, netip.AddrPort{}, reasonDenied, nil)
 		var said struct{ Suppressed int }
 		if err := json.Unmarshal(out.Bytes(), &said); err != nil {
 			t.Errorf("line %s: %v", &out, err)

@@ -55,7 +55,7 @@ func (e *Engine) Dial(ctx context.Context, addr string, loop *Loop, o DialOption
 
 // connect makes a connected socket.
 func connect(ctx context.Context, addr string, o DialOptions) (net.Conn, error) {
-	d := net.Dialer{KeepAliveConfig: keepAliveFor(o.Conn.SilentTimeout)}
+	d := net.Dialer{KeepAlive: -1} // tune enables it
 	d.Control = func(_, _ string, c syscall.RawConn) error { return o.bindOptions(c) }
 	if o.LocalAddr.Port() != 0 || o.LocalAddr.Addr().IsValid() {
 		d.LocalAddr = net.TCPAddrFromAddrPort(o.LocalAddr)
@@ -69,7 +69,7 @@ func connect(ctx context.Context, addr string, o DialOptions) (net.Conn, error) 
 		nc.Close()
 		return nil, fmt.Errorf("tcpframe: dial %s: %w", addr, unix.ECONNREFUSED)
 	}
-	if err := tune(nc.(*net.TCPConn)); err != nil {
+	if err := tune(nc.(*net.TCPConn), o.Conn.SilentTimeout); err != nil {
 		nc.Close()
 		return nil, fmt.Errorf("tcpframe: socket options: %w", err)
 	}
@@ -97,7 +97,7 @@ func (o *DialOptions) bindOptions(c syscall.RawConn) error {
 			failed = errors.Join(failed, unix.SetsockoptLinger(int(fd), unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1}))
 		}
 	})
-	return errors.Join(os.NewSyscallError("setsockopt", failed), err)
+	return errors.Join(err, os.NewSyscallError("setsockopt", failed))
 }
 
 // sourceError wraps err, an error of dialling, in the error that names its cause in

@@ -89,7 +89,7 @@ func (o *ListenOptions) socket() (*net.TCPListener, error) {
 	if o.Socket != nil {
 		return o.Socket, nil
 	}
-	lc := net.ListenConfig{KeepAlive: -1} // admit enables it for every connection
+	lc := net.ListenConfig{KeepAlive: -1} // tune enables it for every connection
 	ln, err := lc.Listen(context.Background(), "tcp", o.Address)
 	if err != nil {
 		return nil, fmt.Errorf("tcpframe: %w", err)
@@ -238,10 +238,7 @@ func (l *Listener) admit(c *net.TCPConn, o *ListenOptions) bool {
 		c.Close()
 		return false
 	}
-	err := tune(c)
-	if err == nil {
-		err = c.SetKeepAliveConfig(keepAliveFor(o.Conn.SilentTimeout))
-	}
+	err := tune(c, o.Conn.SilentTimeout)
 	if err == nil {
 		loop := l.engine.place(o.preferred(peer.Addr(), proxy))
 		now := l.engine.Now()

@@ -152,19 +152,16 @@ type DialOptions struct {
 
 // Validate reports the options that Listen and Update would reject.
 func (o ListenOptions) Validate() error {
+	var proxies error
+	if len(o.Proxies) > 0 {
+		proxies = positive("ListenOptions.ProxyTimeout", int64(o.ProxyTimeout))
+	}
 	return errors.Join(
 		limit("ListenOptions.MaxConns", o.MaxConns),
 		limit("ListenOptions.MaxConnsPerAddr", o.MaxConnsPerAddr),
-		o.validateProxies(),
+		proxies,
 		o.Conn.validate(),
 	)
-}
-
-func (o *ListenOptions) validateProxies() error {
-	if len(o.Proxies) == 0 {
-		return nil
-	}
-	return positive("ListenOptions.ProxyTimeout", int64(o.ProxyTimeout))
 }
 
 func (o EngineOptions) validate() error { return positive("EngineOptions.Loops", o.Loops) }

@@ -37,7 +37,7 @@ func (s *session) open(b []byte) (rest []byte) {
 		}
 	}
 	rest, s.wire.In = s.wire.In, nil
-	if c.state != open {
+	if c.state != open || len(rest) == 0 {
 		return nil
 	}
 	return rest
@@ -109,13 +109,7 @@ func (s *session) place(p []byte, fragment bool) {
 		c.arrived(len(p))
 		return
 	}
-	_, done, err := c.split.marks(p)
-	switch {
-	case err != nil:
-		c.fault(err)
-	case done:
-		c.ended()
-	}
+	c.readMarks(p)
 }
 
 // openHeld reads on where open had to stop.
@@ -125,9 +119,6 @@ func (s *session) openHeld() {
 		return
 	}
 	c.held = s.open(c.held)
-	if len(c.held) == 0 {
-		c.dropHold()
-	}
 }
 
 // received handles the octets of one read.

@@ -123,7 +123,7 @@ func (s *session) seal() {
 		if c.headSent < r.size {
 			break
 		}
-		s.keep(c.unlink())
+		s.sealed.enqueue(c.unlink(), false)
 		if first == nil {
 			first = r
 		}
@@ -157,24 +157,11 @@ func (s *session) hasShare() bool {
 	return false
 }
 
-// keep keeps r, whose last octets are sealed, until they are written.
-func (s *session) keep(r *outRecord) {
-	if s.sealedLast == nil {
-		s.sealed = r
-	} else {
-		s.sealedLast.next = r
-	}
-	s.sealedLast = r
-}
-
 // release releases the kept records that end in the first n octets of out. It does not wait for the rest of out: the
 // peer may have answered those records already.
 func (s *session) release(n int) {
-	for r := s.sealed; r != nil && r.end <= n; r = s.sealed {
-		if s.sealed = r.next; s.sealed == nil {
-			s.sealedLast = nil
-		}
-		s.conn.Loop().release(r)
+	for s.sealed.head != nil && s.sealed.head.end <= n {
+		s.conn.loop.release(s.sealed.unlink())
 	}
 }
 

@@ -50,12 +50,11 @@ type session struct {
 	useless ratelimit.Meter // of TLS records without data
 
 	// Sending.
-	out        []byte // TLS records that wait to be written, from outAt on
-	outAt      int
-	sealed     *outRecord // records of which out has the rest, each released when its part of out was written
-	sealedLast *outRecord
-	sealErr    error // of crypto/tls
-	notified   bool  // close_notify was sent
+	out      []byte // TLS records that wait to be written, from outAt on
+	outAt    int
+	sealed   outQueue // records of which out has the rest, each released when its part of out was written
+	sealErr  error    // of crypto/tls
+	notified bool     // close_notify was sent
 }
 
 // newSession makes the session of c, before anything was exchanged.

@@ -10,7 +10,10 @@ import (
 
 // begin starts the handshake: a client's with the ClientHello, a server's when it has arrived.
 func (s *session) begin() {
-	q := s.conn.Loop().handshakes(s.server)
+	q := s.conn.loop.clients
+	if s.server {
+		q = s.conn.loop.servers
+	}
 	s.shake = tlsloop.NewHandshake(s, q)
 	if s.server {
 		s.setStage(helloWait)

@@ -1,7 +1,7 @@
 package tcpframe
 
 import (
-	"fmt"
+	"errors"
 	"net"
 	"os"
 	"time"
@@ -24,8 +24,11 @@ const userTimeout = 2 * time.Minute
 // kernel knows better how much the path holds.
 const localSendBuffer = 256 << 10
 
-// tune sets the options of a connected socket.
-func tune(c *net.TCPConn) error {
+// tune sets the options of a connected socket whose peer may be silent for so long: see ConnOptions.SilentTimeout.
+func tune(c *net.TCPConn, silent time.Duration) error {
+	if err := c.SetKeepAliveConfig(keepAliveFor(silent)); err != nil {
+		return err
+	}
 	rc, err := c.SyscallConn()
 	if err != nil {
 		return err
@@ -34,19 +37,11 @@ func tune(c *net.TCPConn) error {
 	var failed error
 	err = rc.Control(func(fd uintptr) {
 		if local {
-			if e := unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF, localSendBuffer); e != nil {
-				failed = fmt.Errorf("SO_SNDBUF: %w", os.NewSyscallError("setsockopt", e))
-				return
-			}
+			failed = unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_SNDBUF, localSendBuffer)
 		}
-		if e := unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(userTimeout.Milliseconds())); e != nil {
-			failed = fmt.Errorf("TCP_USER_TIMEOUT: %w", os.NewSyscallError("setsockopt", e))
-		}
+		failed = errors.Join(failed, unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(userTimeout.Milliseconds())))
 	})
-	if err != nil {
-		return err
-	}
-	return failed
+	return errors.Join(err, os.NewSyscallError("setsockopt", failed))
 }
 
 // onThisHost reports whether the peer's address is known to be one of this host: a
@@ -54,4 +49,23 @@ func tune(c *net.TCPConn) error {
 func onThisHost(c net.Conn) bool {
 	peer, self := eventloop.AddrPort(c.RemoteAddr()).Addr(), eventloop.AddrPort(c.LocalAddr()).Addr()
 	return peer.IsLoopback() || peer.IsValid() && peer == self
+}
+
+// minSilent is the least SilentTimeout. Linux answers at most one probe of a closed window
+// in 500 ms: it ignores the second probe, which comes too early, and answers the third one,
+// 0.8 s later. Only a longer silence means that the host is gone.
+const minSilent = 2 * time.Second
+
+// silentFor returns the silence after which a peer's host counts as gone. It is less than
+// SilentTimeout, because keepalive takes time to ask and sweeps are late.
+func silentFor(silent time.Duration) time.Duration { return silent / 8 * 5 }
+
+// keepAliveFor returns the probes of an idle connection. With a SilentTimeout, one is sent
+// in every quarter of it.
+func keepAliveFor(silent time.Duration) net.KeepAliveConfig {
+	if silent <= 0 {
+		return net.KeepAliveConfig{Enable: true, Idle: 30 * time.Second, Interval: 15 * time.Second, Count: 4}
+	}
+	every := max(silent/4, time.Second) // the kernel counts in seconds
+	return net.KeepAliveConfig{Enable: true, Idle: every, Interval: every, Count: 4}
 }

@@ -31,7 +31,7 @@ func TestTune(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if err := tune(c); err != nil {
+	if err := tune(c, 0); err != nil {
 		t.Fatal(err)
 	}
 	if got := option(t, c, unix.SOL_SOCKET, unix.SO_SNDBUF); got != 2*localSendBuffer {

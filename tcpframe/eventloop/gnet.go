@@ -51,15 +51,15 @@ func startDriver(l *Loop, log zerolog.Logger) (*driver, error) {
 		return nil, err
 	}
 	d := &driver{run: l, client: c}
-	if err := d.hang(); err != nil {
+	if err := d.hangBell(); err != nil {
 		_ = c.Stop()
 		return nil, err
 	}
 	return d, nil
 }
 
-// hang gives the loop one end of its bell.
-func (d *driver) hang() error {
+// hangBell gives the loop one end of its bell.
+func (d *driver) hangBell() error {
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return os.NewSyscallError("socketpair", err)

@@ -10,9 +10,6 @@ import (
 
 // Measure implements loop.MeasuredSocket.
 func (s *Socket) Measure() (loop.TCP, bool) {
-	if s.gone {
-		return loop.TCP{}, false
-	}
 	ti, err := unix.GetsockoptTCPInfo(s.fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 	if err != nil {
 		return loop.TCP{}, false
@@ -30,9 +27,6 @@ func (s *Socket) Measure() (loop.TCP, bool) {
 // octets, the probes of a closed window and keepalive probes, no matter what its processes
 // do.
 func (s *Socket) Silent() time.Duration {
-	if s.gone {
-		return 0
-	}
 	ti, err := unix.GetsockoptTCPInfo(s.fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 	if err != nil {
 		return 0

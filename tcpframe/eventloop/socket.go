@@ -26,7 +26,7 @@ type Socket struct {
 	local, remote netip.AddrPort
 
 	gc conn // nil before Attached, while the socket is away from its loop, and after Detached
-	fd int  // -1 before Attached and after Detached
+	fd int  // -1 before Attached and after Detached: then every system call fails
 
 	closing   bool  // shut was called: only Detached will be called
 	gone      bool  // Detached was called, or is about to be
@@ -219,9 +219,6 @@ func (s *Socket) FlushLate() {
 
 // CloseWrite implements loop.Socket.
 func (s *Socket) CloseWrite() error {
-	if s.gone {
-		return ErrClosed
-	}
 	return os.NewSyscallError("shutdown", unix.Shutdown(s.fd, unix.SHUT_WR))
 }
 
@@ -230,9 +227,7 @@ func (s *Socket) Close() { s.shut(nil) }
 
 // Abort implements loop.Socket.
 func (s *Socket) Abort() {
-	if !s.gone {
-		_ = unix.SetsockoptLinger(s.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
-	}
+	_ = unix.SetsockoptLinger(s.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
 	s.shut(nil)
 }
 
@@ -253,13 +248,7 @@ func (s *Socket) RemoteAddr() netip.AddrPort { return s.remote }
 
 // MSS implements loop.Socket. TCP_MAXSEG of a connected socket is tcpi_snd_mss.
 func (s *Socket) MSS() int {
-	if s.gone {
-		return 0
-	}
-	n, err := unix.GetsockoptInt(s.fd, unix.IPPROTO_TCP, unix.TCP_MAXSEG)
-	if err != nil {
-		return 0
-	}
+	n, _ := unix.GetsockoptInt(s.fd, unix.IPPROTO_TCP, unix.TCP_MAXSEG) // 0 after an error
 	return n
 }
 
