@@ -126,7 +126,7 @@ bench-gateways: build install
 	deploy/bench/gateways.sh $(GATEWAY_ROUNDS)
 
 bench-neighbours:
-	RDMABRIDGE_NEIGHBOURS=$(ROUNDS) $(GO) test -count=1 -timeout 0 -v -run '^TestNeighbours$$' ./internal/measure
+	RDMABRIDGE_NEIGHBOURS=$(ROUNDS) $(GO) test -count=1 -timeout 0 -v -run '^Test(Neighbours|HealthySlots)$$' ./internal/measure ./proxy
 
 bench-sessions:
 	RDMABRIDGE_SESSIONS=$(SESSIONS) $(GO) test -count=1 -timeout 0 -v -run '^TestSessions' ./internal/measure
