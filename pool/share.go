@@ -17,8 +17,8 @@ import (
 //	         that was not answered has one Call in its turn.
 //	reserve  The last eighth of the credits is not given in turn. A host that holds none may have one of
 //	         them, unless it has had more than its turn. A host that holds none and was not answered
-//	         may while unproven Calls have less than a half of it, and one that was, and whose Calls are all
-//	         old, while they have less than a quarter.
+//	         may while unproven Calls have less than seven eighths of it, and one that was, and whose Calls
+//	         are all old, while they have less than a quarter. It is halved while one host waits at most.
 //
 // A Call is old that was dispatched before the present age and the last: one to two seconds ago. Lately
 // are these two ages, and a host that was not answered had no Reply in the last ten. Spare are the credits
@@ -72,7 +72,7 @@ func (p *Pool) room() room {
 	if p.shares() {
 		r.reserve = (r.credits + reservePart/2) / reservePart
 		if p.hosts <= 1 {
-			r.reserve = (r.reserve + 3) / 4
+			r.reserve = max(min(2, r.reserve), r.reserve/2)
 		}
 		r.spare = spare - r.reserve
 	}
@@ -95,7 +95,7 @@ func (p *Pool) within(h *Host, r room) bool {
 	case p.lately(h) || tryPart*p.unproven < p.credits:
 		return true
 	}
-	few := (n == 1 || h.answered >= firstAge) && 4*n < r.spare // its first Call hangs, or it was silent: it need not be stuck
+	few := (n == 1 || h.answered >= firstAge) && 4*n <= r.spare // its first Call hangs, or it was silent: it need not be stuck
 	return p.alone() || h.ages.young(p.age) == 0 && (2*r.spare > p.credits || few)
 }
 
@@ -179,7 +179,7 @@ func (p *Pool) reservedIn(q *queue, r room, still bool) *place {
 	known := p.firstKnown(q, still)
 	fresh, stuck := q.fresh.first, q.stuck.first
 	switch {
-	case fresh != nil && r.spare > -(r.reserve+1)/2:
+	case fresh != nil && r.spare > -max(1, 7*r.reserve/8):
 		return fresh
 	case known != nil && (stuck == nil || rand.Uint32()&1 == 0):
 		return known

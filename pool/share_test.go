@@ -284,7 +284,7 @@ func TestOneHostAlone(t *testing.T) {
 
 // TestQuickHosts: hosts whose Calls are answered at once have nearly all credits at once.
 func TestQuickHosts(t *testing.T) {
-	for _, tt := range []struct{ hosts, least int }{{1, 62}, {3, 56}} {
+	for _, tt := range []struct{ hosts, least int }{{1, 60}, {3, 56}} {
 		synctest.Test(t, func(t *testing.T) {
 			c := newCrowd(t, Options{Connections: 4}, 16)
 			c.join(tt.hosts, 256)

@@ -272,17 +272,26 @@ func TestHealthyBesideStuck(t *testing.T) {
 			slow  int           // the limit at which the slow start begins; 0: none
 			gives time.Duration // a Call that hangs is sent again after this time
 			idle  time.Duration // connections are made when they are needed
-		}{{true, 0, 0, 0}, {false, 0, 0, 0}, {true, 16, 0, 0}, {true, 16, 3 * time.Second, 0}, {true, 16, 0, time.Minute}} {
+			late  time.Duration // the healthy hosts come so much later: those whose Calls hang have what they may have
+			grant int
+		}{
+			{true, 0, 0, 0, 0, 32}, {false, 0, 0, 0, 0, 32}, {true, 16, 0, 0, 0, 32}, {true, 16, 3 * time.Second, 0, 0, 32},
+			{true, 16, 0, time.Minute, 0, 32}, {true, 0, 0, 0, 5 * time.Second, 32}, {true, 0, 0, 0, 14 * time.Second, 32}, {true, 0, 0, 0, 5 * time.Second, 4},
+		} {
+			if tt.hosts > 4*o.grant-4*o.grant/reservePart {
+				continue // with a Call each they have all that is not reserved
+			}
 			synctest.Test(t, func(t *testing.T) {
 				healthy := simKind{name: "healthy", hosts: 8, depth: 1, takes: simStep}
 				if healthy.begin, tt.gives = time.Second, o.gives; !o.first {
 					healthy.begin, tt.begin = 0, time.Second
 				}
+				healthy.begin += o.late
 				po := Options{Connections: 4, Idle: o.idle}
 				if o.slow > 0 {
 					po.SlowStart = NewSlowStart(o.slow, 1<<30)
 				}
-				s := newSimulation(t, po, 32, tt, healthy)
+				s := newSimulation(t, po, o.grant, tt, healthy)
 				s.answers = po.SlowStart
 				s.run(run)
 				from := healthy.begin

@@ -109,6 +109,17 @@ func healthySlots(t *testing.T, load stuckLoad, timeout time.Duration, way strin
 			}
 		}
 	}
+	var line []byte
+	for i := range slots {
+		n := 0
+		for _, of := range answered {
+			if of[i] {
+				n++
+			}
+		}
+		line = append(line, byte('0'+n))
+	}
+	t.Logf("hosts answered in each half-second: %s", line)
 	t.Logf("answered in %.1f %% of the half-seconds", 100*float64(with)/float64(slots*healthy))
 }
 
