@@ -18,7 +18,8 @@ import (
 //	reserve  The last eighth of the credits is not given in turn. A host that holds none may have one of
 //	         them, unless it has had more than its turn. A host that holds none and was not answered
 //	         may while unproven Calls have less than seven eighths of it, and one that was, and whose Calls
-//	         are all old, while they have less than a quarter. It is halved while one host waits at most.
+//	         are all old, while they have less than a quarter, or five eighths if few of its Calls wait. It
+//	         is halved while one host waits at most.
 //
 // A Call is old that was dispatched before the present age and the last: one to two seconds ago. Lately
 // are these two ages, and a host that was not answered had no Reply in the last ten. Spare are the credits
@@ -183,10 +184,19 @@ func (p *Pool) reservedIn(q *queue, r room, still bool) *place {
 		return fresh
 	case known != nil && (stuck == nil || rand.Uint32()&1 == 0):
 		return known
-	case stuck != nil && r.spare > -r.reserve/4:
+	case stuck != nil && r.spare > -tries(stuck.host, r):
 		return stuck
 	}
 	return known
+}
+
+// tries returns how much of the reserve unproven Calls may have when h, whose Calls are old, gets another one: more if few
+// of its Calls wait, as when h is another bridge that has a new client.
+func tries(h *Host, r room) int {
+	if 4*h.queued() <= int(h.held) {
+		return 5 * r.reserve / 8
+	}
+	return r.reserve / 4
 }
 
 // firstKnown returns the first place of the list known that belongs there and may go, or nil. It moves those before to

@@ -1,6 +1,7 @@
 package pool
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -488,6 +489,36 @@ func TestSilentHost(t *testing.T) {
 			c.send(silent)
 			c.run(3 * time.Second)
 			c.wantServed(fmt.Sprintf("beside %d hosts whose Calls hang", hogs))
+			c.end()
+		})
+	}
+}
+
+// TestNewClientOfABridge: a host whose Calls hang, as many as another bridge lets one of its clients have, goes on with a
+// few others, which wait behind none.
+func TestNewClientOfABridge(t *testing.T) {
+	for _, grant := range []int{8, 16, 32, 256} {
+		synctest.Test(t, func(t *testing.T) {
+			c := newCrowd(t, Options{Connections: 4}, grant)
+			var bridge Host
+			c.clients = []*crowdClient{{flow: Flow{Host: &bridge}, slots: map[int]bool{}}}
+			for range 4 * grant {
+				c.send(c.clients[0])
+			}
+			c.run(time.Second)
+			c.clients[0].gone = true
+			c.run(time.Second)
+			hangs := &Flow{Host: &bridge}
+			c.hang(hangs, 8*grant, 0)
+			c.run(5 * time.Second)
+			c.p.Forget(hangs, errors.New("they wait in the other bridge"))
+			c.clients = nil
+			for range 4 {
+				c.clients = append(c.clients, &crowdClient{flow: Flow{Host: &bridge}, slots: map[int]bool{}})
+				c.send(c.clients[len(c.clients)-1])
+			}
+			c.run(3 * time.Second)
+			c.wantServed(fmt.Sprintf("%d credits", 4*grant))
 			c.end()
 		})
 	}
