@@ -24,7 +24,7 @@ func (c *Conn) Close(err error) {
 // drain begins the end in order, which takes no longer than timeout.
 func (c *Conn) drain(err error, timeout time.Duration) {
 	c.state, c.err = draining, err
-	c.due = c.Loop().Now() + int64(timeout)
+	c.due = c.loop.Now() + int64(timeout)
 	c.dropInput()
 	c.sock.FlushSoon()
 }

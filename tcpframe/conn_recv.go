@@ -194,10 +194,10 @@ func (c *Conn) waitMemory(n int) {
 	c.why |= whyMemory
 	c.memWant = int32(n)
 	if c.memSince == 0 {
-		c.memSince = c.Loop().Now()
+		c.memSince = c.loop.Now()
 	}
 	if c.memFunc == nil {
-		c.memFunc = func() { c.Loop().Post((*memoryTask)(c)) }
+		c.memFunc = func() { c.loop.Post((*memoryTask)(c)) }
 	}
 	c.sock.FlushSoon()
 	c.memory.Wait(n, c.memFunc)

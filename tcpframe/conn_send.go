@@ -21,7 +21,7 @@ func (c *Conn) send(parts [][]byte, done Releaser, first bool) {
 		}
 		return
 	}
-	r := c.Loop().takeNode()
+	r := c.loop.takeNode()
 	if len(parts) > maxParts {
 		panic("BUG: tcpframe: record of too many parts")
 	}
@@ -37,7 +37,7 @@ func (c *Conn) send(parts [][]byte, done Releaser, first bool) {
 	putMark(&r.mark, n)
 	r.size, r.done = markLen+n, done
 	if !c.owes() {
-		c.outSince, c.outMark = c.Loop().Now(), c.tx
+		c.outSince, c.outMark = c.loop.Now(), c.tx
 	}
 	c.enqueue(r, first && !c.Securing())
 	c.outbound += int64(r.size)
@@ -85,7 +85,7 @@ func (c *Conn) wrote(n int) {
 	if n == 0 {
 		return
 	}
-	now := c.Loop().Now()
+	now := c.loop.Now()
 	c.active = now
 	if c.tx += int64(n); c.tx-c.outMark >= sendOctets {
 		c.outSince, c.outMark = now, c.tx
@@ -104,7 +104,7 @@ func (c *Conn) unlinkFirst() *outRecord {
 
 // release gives back the memory of r, of which the kernel has taken n octets.
 func (c *Conn) release(r *outRecord, n int) {
-	l := c.Loop()
+	l := c.loop
 	if b := r.block; b != nil {
 		records, written := b.records, b.written(n)
 		l.putBlock(r)

@@ -25,9 +25,9 @@ func (c *Conn) SendCopy(m []byte) bool {
 	}
 	r, n := c.tail, markLen+len(m)
 	if r == nil || r.block == nil || r.block.n+n > copyBlock {
-		r = c.Loop().takeBlock()
+		r = c.loop.takeBlock()
 		if !c.owes() {
-			c.outSince, c.outMark = c.Loop().Now(), c.tx
+			c.outSince, c.outMark = c.loop.Now(), c.tx
 		}
 		c.enqueue(r, false)
 	}

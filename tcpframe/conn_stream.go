@@ -52,7 +52,13 @@ func (c *Conn) settle() {
 	}
 	c.watch()
 	if paused != c.sawPaused {
-		c.notePaused(paused)
+		if c.sawPaused = paused; paused {
+			c.pausedAt = c.loop.Now()
+			c.counters.paused.Add(1)
+		} else {
+			c.counters.paused.Add(-1)
+			c.counters.pausedNs.Add(uint64(max(0, c.loop.Now()-c.pausedAt)))
+		}
 	}
 	if c.copied > 0 {
 		c.counters.copied.Add(uint64(c.copied))
@@ -70,17 +76,6 @@ func (c *Conn) settle() {
 		c.counters.outbound.Add(c.outbound - c.sawOutbound)
 		c.sawOutbound = c.outbound
 	}
-}
-
-func (c *Conn) notePaused(on bool) {
-	c.sawPaused = on
-	if on {
-		c.pausedAt = c.Loop().Now()
-		c.counters.paused.Add(1)
-		return
-	}
-	c.counters.paused.Add(-1)
-	c.counters.pausedNs.Add(uint64(max(0, c.Loop().Now()-c.pausedAt)))
 }
 
 // Detached ends the Conn. The socket can still be written to.
@@ -120,7 +115,7 @@ func (s *connStream) Detached(err error) {
 
 // received handles the octets of one read.
 func (c *Conn) received(b []byte) {
-	c.active = c.Loop().Now()
+	c.active = c.loop.Now()
 	c.rx += int64(len(b))
 	c.counters.received.Add(uint64(len(b)))
 	if c.state == announcing {
@@ -158,6 +153,13 @@ func (c *Conn) received(b []byte) {
 	if !c.sock.FlushPending() {
 		c.settle()
 	}
+}
+
+// hold keeps a copy of b until reading is resumed.
+func (c *Conn) hold(b []byte) {
+	c.held = append(c.held, b...)
+	c.copied += len(b)
+	c.loop.Hurry()
 }
 
 // parseHeld parses the octets that were held, once reading is resumed.

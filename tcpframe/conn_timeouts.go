@@ -19,7 +19,7 @@ const (
 func (c *Conn) watch() {
 	if !c.timed && c.mayPass() {
 		c.timed = true
-		l := c.Loop()
+		l := c.loop
 		l.timed = append(l.timed, c)
 	}
 }

@@ -1,6 +1,7 @@
 package tcpframe
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -43,19 +44,20 @@ func (c *Conn) announced(b []byte) []byte {
 		whole = a.begun
 	}
 	client, n, err := proxyheader.Parse(whole)
-	switch {
-	case errors.Is(err, proxyheader.ErrMissing):
-		c.notAnnounced(reasonProxyMissing, err)
+	if err != nil {
+		why := reasonProxyHeader
+		switch {
+		case errors.Is(err, proxyheader.ErrMissing):
+			why = reasonProxyMissing
+		case errors.Is(err, proxyheader.ErrVersion1):
+			why = reasonProxyV1
+		}
+		c.notAnnounced(why, err)
 		return nil
-	case errors.Is(err, proxyheader.ErrVersion1):
-		c.notAnnounced(reasonProxyV1, err)
-		return nil
-	case err != nil:
-		c.notAnnounced(reasonProxyHeader, err)
-		return nil
-	case n == 0:
+	}
+	if n == 0 {
 		if had == 0 {
-			a.begun = append(make([]byte, 0, 64), b...)
+			a.begun = bytes.Clone(b)
 			c.copied += len(b)
 		}
 		return nil

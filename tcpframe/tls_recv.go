@@ -26,7 +26,7 @@ const (
 // has used its share of the pass. Then crypto/tls may have decrypted octets that were not read, too.
 func (s *session) open(b []byte) (rest []byte) {
 	c := s.conn
-	if p := c.Loop().Pass(); s.pass != p {
+	if p := c.loop.Pass(); s.pass != p {
 		s.pass, s.opened = p, 0
 	}
 	s.behind, s.more = false, true
@@ -144,7 +144,7 @@ func (s *session) received(b []byte) {
 			return
 		}
 		// The rest of a long fragment is on its way.
-		b = c.Loop().takeWire()
+		b = c.loop.takeWire()
 		n, _ := c.sock.Read(b)
 		if n == 0 {
 			return

@@ -43,7 +43,7 @@ func (s *session) queue(b []byte) {
 		return
 	}
 	if s.out == nil {
-		s.out = s.conn.Loop().takeOut(len(b))
+		s.out = s.conn.loop.takeOut(len(b))
 	}
 	s.out = append(s.out, b...)
 	s.conn.outbound += int64(len(b))
@@ -58,7 +58,7 @@ func (s *session) writeOut() bool {
 			return false
 		}
 		b := s.out[s.outAt:]
-		n, err := c.sock.WriteIOV(eventloop.AppendIOV(c.Loop().iov[:0], b), len(b))
+		n, err := c.sock.WriteIOV(eventloop.AppendIOV(c.loop.iov[:0], b), len(b))
 		s.outAt += n
 		c.outbound -= int64(n)
 		c.wrote(n)
@@ -70,7 +70,7 @@ func (s *session) writeOut() bool {
 		}
 	}
 	if s.out != nil {
-		c.Loop().putOut(s.out)
+		c.loop.putOut(s.out)
 		s.out, s.outAt = nil, 0
 	}
 	return true
@@ -79,7 +79,7 @@ func (s *session) writeOut() bool {
 // seal makes TLS records of the front of the queue. Short parts are joined in one TLS record. Long parts are sealed
 // where they lie.
 func (s *session) seal() {
-	c, l := s.conn, s.conn.Loop()
+	c, l := s.conn, s.conn.loop
 	left := sealAtOnce
 	if l.outs > mostOuts || c.sock.Spare() < sealAtOnce {
 		left = tlsloop.MaxContent
@@ -168,7 +168,7 @@ func (s *session) release(n int) {
 // dropOut forgets the TLS records that wait to be written, and releases what they were made of.
 func (s *session) dropOut() {
 	if s.out != nil {
-		s.conn.Loop().putOut(s.out)
+		s.conn.loop.putOut(s.out)
 		s.out, s.outAt = nil, 0
 	}
 	s.release(math.MaxInt)

@@ -62,7 +62,7 @@ func newSession(c *Conn, t *TLS) *session {
 	s := &session{
 		conn: c, opts: t, server: c.listener != nil, plain: c.tail,
 		counts: c.counters.countTLS(),
-		due:    c.Loop().Now() + int64(t.timeout),
+		due:    c.loop.Now() + int64(t.timeout),
 	}
 	s.wire.Owner = s
 	s.counts.handshakes.Add(1)
@@ -72,7 +72,7 @@ func newSession(c *Conn, t *TLS) *session {
 // setStage begins the next stage of the handshake, and the time that it may take.
 func (s *session) setStage(g tlsStage) {
 	s.stage = g
-	s.due = s.conn.Loop().Now() + int64(s.opts.timeout)
+	s.due = s.conn.loop.Now() + int64(s.opts.timeout)
 }
 
 // partial reports whether the peer has begun a TLS record, and has not ended it.

@@ -64,7 +64,7 @@ func (s *session) shaken() {
 	s.counts.handshakes.Add(-1)
 	s.counts.conns.Add(1)
 	s.counts.done(state.DidResume)
-	c.active = c.Loop().Now()
+	c.active = c.loop.Now()
 	c.outSince, c.outMark = c.active, c.tx
 	c.handler.(TLSHandler).Secured(c, s.state)
 	if rest := h.Rest(); c.state == open && len(rest) > 0 {
@@ -87,7 +87,7 @@ func (s *session) RemoteAddr() netip.AddrPort { return s.conn.RemoteAddr() }
 func (s *session) LocalAddr() netip.AddrPort { return s.conn.LocalAddr() }
 
 // Post queues t on the loop.
-func (s *session) Post(t loop.Task) { s.conn.Loop().Post(t) }
+func (s *session) Post(t loop.Task) { s.conn.loop.Post(t) }
 
 // HandshakeMoved follows h on the loop.
 func (s *session) HandshakeMoved(h *tlsloop.Handshake, out []byte, done bool) {

@@ -227,7 +227,9 @@ func (s *Socket) Close() { s.shut(nil) }
 
 // Abort implements loop.Socket.
 func (s *Socket) Abort() {
-	_ = unix.SetsockoptLinger(s.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+	if !s.gone { // the descriptor is still open inside Detached, and ends as it would have
+		_ = unix.SetsockoptLinger(s.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+	}
 	s.shut(nil)
 }
 
