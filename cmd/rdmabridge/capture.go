@@ -180,7 +180,7 @@ func (f *captureFlags) run(ctx context.Context, cmd *cobra.Command) error {
 	if err != nil {
 		return asked(err)
 	}
-	defer s.Close()
+	defer func() { _ = s.Close() }()
 	say := func(format string, args ...any) {
 		if !f.quiet {
 			fmt.Fprintf(cmd.ErrOrStderr(), format+"\n", args...)

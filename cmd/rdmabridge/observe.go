@@ -62,7 +62,7 @@ func (b *bridge) prepareObservers(next *configs.Config) (commit, abandon func(),
 	if changed {
 		newTracer = nil
 		if next.Tracing.Enabled() {
-			if newTracer, err = b.startTracer(&next.Tracing); err != nil {
+			if newTracer, err = startTracer(&next.Tracing, b.log, b.metrics); err != nil {
 				if access != b.observers.access && access != nil {
 					access.Close()
 				}

@@ -5,7 +5,10 @@ package main
 import (
 	"errors"
 
+	"github.com/rs/zerolog"
+
 	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/metrics"
 )
 
 // tracingError says why this build cannot send traces.
@@ -13,4 +16,6 @@ func tracingError() error {
 	return errors.New("this build cannot send traces: it was made without the build tag otel (make build-otel)")
 }
 
-func (b *bridge) startTracer(*configs.Tracing) (tracer, error) { return nil, tracingError() }
+func startTracer(*configs.Tracing, zerolog.Logger, *metrics.Registry) (tracer, error) {
+	return nil, tracingError()
+}

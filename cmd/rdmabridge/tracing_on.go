@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"os"
 
+	"github.com/rs/zerolog"
+
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/tracing"
 	"github.com/rdmabridge/rdmabridge/metrics"
@@ -14,11 +16,12 @@ import (
 // tracingError says why this build cannot send traces: it can.
 func tracingError() error { return nil }
 
-func (b *bridge) startTracer(c *configs.Tracing) (tracer, error) {
+// startTracer begins to send traces.
+func startTracer(c *configs.Tracing, log zerolog.Logger, m *metrics.Registry) (tracer, error) {
 	t, err := tracing.Start(tracing.Options{
-		Endpoint: c.Endpoint, Sample: float64(c.Sample), Slower: c.Slower.Value(), Log: b.log,
+		Endpoint: c.Endpoint, Sample: float64(c.Sample), Slower: c.Slower.Value(), Log: log,
 		Service: tracing.Service{Version: buildInfo().Version, Instance: instance()},
-		Sent:    b.metrics.Counter(metrics.TraceCalls), Dropped: b.metrics.Counter(metrics.TraceDroppedCalls),
+		Sent:    m.Counter(metrics.TraceCalls), Dropped: m.Counter(metrics.TraceDroppedCalls),
 	})
 	if err != nil {
 		return nil, err

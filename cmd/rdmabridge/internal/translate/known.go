@@ -11,6 +11,8 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
+	"github.com/rdmabridge/rdmabridge/internal/tlsconf"
 )
 
 // Known tells package configs which providers and programs this build knows.
@@ -49,4 +51,23 @@ func hasAddress(a netip.Addr) bool { return slices.Contains(ownAddresses(), a.Un
 func isDirectory(path string) bool {
 	info, err := os.Stat(path)
 	return err == nil && info.IsDir()
+}
+
+// proceduresByName tells package configs the procedures of a name.
+func proceduresByName(name string) (all []configs.RPCProcedure) {
+	for _, p := range nfs.Procedures(name) {
+		all = append(all, configs.RPCProcedure(p))
+	}
+	return all
+}
+
+// patternError tells package configs why a pattern of names in certificates is none.
+func patternError(pattern string) error {
+	_, err := tlsconf.ParsePattern(pattern)
+	return err
+}
+
+// isBound reports whether a binding knows a version of a program.
+func isBound(program, version uint32) bool {
+	return slices.ContainsFunc(nfs.Bindings(), func(b nfs.Bound) bool { return b.Program == program && b.Version == version })
 }

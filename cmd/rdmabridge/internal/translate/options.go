@@ -2,7 +2,6 @@ package translate
 
 import (
 	"fmt"
-	"net/netip"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -11,7 +10,6 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/tlsconf"
 	"github.com/rdmabridge/rdmabridge/proxy/admit"
 	"github.com/rdmabridge/rdmabridge/proxy/authorise"
-	"github.com/rdmabridge/rdmabridge/proxy/reach"
 	"github.com/rdmabridge/rdmabridge/proxy/settings"
 )
 
@@ -140,23 +138,4 @@ func Upstream(u *configs.Upstream, memory func() [][]byte, log zerolog.Logger) (
 	}
 	o.Source = Source(u)
 	return o, nil
-}
-
-// Prefixes translates networks.
-func Prefixes(networks []configs.Prefix) (ps []netip.Prefix) {
-	for _, p := range networks {
-		ps = append(ps, netip.PrefixFrom(p.Addr(), p.Bits()))
-	}
-	return ps
-}
-
-// Source translates the setting source of an upstream.
-func Source(u *configs.Upstream) (s reach.Source) {
-	if u.Source.Address != "" {
-		s.Address = netip.MustParseAddr(u.Source.Address)
-	}
-	if u.Source.Ports != configs.AnyPort {
-		s.Low, s.High = u.Source.Ports.Low, u.Source.Ports.High
-	}
-	return s
 }

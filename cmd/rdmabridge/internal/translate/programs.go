@@ -1,8 +1,6 @@
 package translate
 
 import (
-	"slices"
-
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
@@ -35,9 +33,4 @@ func Registry(c *configs.Config) *ulb.Registry {
 // effects has the class of each word for the effect of a Call.
 var effects = map[string]ulb.Class{
 	configs.EffectReadOnly: ulb.ReadOnly, configs.EffectIdempotent: ulb.Idempotent, configs.EffectNonIdempotent: ulb.NonIdempotent,
-}
-
-// isBound reports whether a binding knows a version of a program.
-func isBound(program, version uint32) bool {
-	return slices.ContainsFunc(nfs.Bindings(), func(b nfs.Bound) bool { return b.Program == program && b.Version == version })
 }

@@ -2,24 +2,9 @@ package translate
 
 import (
 	"github.com/rdmabridge/rdmabridge/configs"
-	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
 	"github.com/rdmabridge/rdmabridge/internal/rules"
 	"github.com/rdmabridge/rdmabridge/internal/tlsconf"
 )
-
-// proceduresByName tells package configs the procedures of a name.
-func proceduresByName(name string) (all []configs.RPCProcedure) {
-	for _, p := range nfs.Procedures(name) {
-		all = append(all, configs.RPCProcedure(p))
-	}
-	return all
-}
-
-// patternError tells package configs why a pattern of names in certificates is none.
-func patternError(pattern string) error {
-	_, err := tlsconf.ParsePattern(pattern)
-	return err
-}
 
 var (
 	ruleFlavors = map[string]rules.Flavor{
