@@ -275,8 +275,14 @@ func TestHealthyBesideStuck(t *testing.T) {
 			late  time.Duration // the healthy hosts come so much later: those whose Calls hang have what they may have
 			grant int
 		}{
-			{true, 0, 0, 0, 0, 32}, {false, 0, 0, 0, 0, 32}, {true, 16, 0, 0, 0, 32}, {true, 16, 3 * time.Second, 0, 0, 32},
-			{true, 16, 0, time.Minute, 0, 32}, {true, 0, 0, 0, 5 * time.Second, 32}, {true, 0, 0, 0, 14 * time.Second, 32}, {true, 0, 0, 0, 5 * time.Second, 4},
+			{true, 0, 0, 0, 0, 32},
+			{false, 0, 0, 0, 0, 32},
+			{true, 16, 0, 0, 0, 32},
+			{true, 16, 3 * time.Second, 0, 0, 32},
+			{true, 16, 0, time.Minute, 0, 32},
+			{true, 0, 0, 0, 5 * time.Second, 32},
+			{true, 0, 0, 0, 14 * time.Second, 32},
+			{true, 0, 0, 0, 5 * time.Second, 4},
 		} {
 			if tt.hosts > 4*o.grant-4*o.grant/reservePart {
 				continue // with a Call each they have all that is not reserved
