@@ -55,7 +55,7 @@ func (s *Socket) failure() error {
 
 // unwatch ends the watch of the descriptor, which is still open.
 func (s *Socket) unwatch() {
-	s.loop.common.watcher.forget(s.watch)
+	s.loop.group.watcher.forget(s.watch)
 	s.watch = nil
 }
 

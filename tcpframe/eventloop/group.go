@@ -23,9 +23,18 @@ type Options struct {
 
 // A Group is a number of event loops with one clock. Its methods are safe for concurrent use.
 type Group struct {
-	common
-	loops []*Loop // constant
+	loops    []*Loop  // constant, as the next three
+	watcher  *watcher // of all sockets
+	busyPoll int64    // nanoseconds; 0 for none
+	epoch    time.Time
+
+	mu          sync.Mutex // guards the rest; a leaf
+	stopped     bool
+	attachments sync.WaitGroup // calls of Attach that have not returned; Add with mu held
 }
+
+// ErrClosed is the error of an act that needs a socket which has ended, or loops which have stopped.
+var ErrClosed = errors.New("tcpframe: closed")
 
 // Start starts the loops.
 func Start(o Options) (*Group, error) {
@@ -33,9 +42,9 @@ func Start(o Options) (*Group, error) {
 	if err != nil {
 		return nil, err
 	}
-	g := &Group{common: common{watcher: w, busyPoll: int64(o.BusyPoll), epoch: time.Now()}}
+	g := &Group{watcher: w, busyPoll: int64(o.BusyPoll), epoch: time.Now()}
 	for i := range o.Loops {
-		l := newLoop(&g.common, i)
+		l := newLoop(g, i)
 		if l.driver, err = startDriver(l, o.Log); err != nil {
 			_ = g.end()
 			return nil, fmt.Errorf("start loop %d: %w", i, err)
@@ -47,6 +56,9 @@ func Start(o Options) (*Group, error) {
 
 // Loops returns the loops. The caller must not change the slice.
 func (g *Group) Loops() []*Loop { return g.loops }
+
+// Now returns the nanoseconds since the start on a monotonic clock. It is never 0. On a loop, Loop.Now is cheaper.
+func (g *Group) Now() int64 { return int64(time.Since(g.epoch)) + 1 }
 
 // preferredMore is how many more sockets a loop may have than the one with the fewest, and a quarter of these, so
 // that a connection is still placed on it because it is the preferred one. Crossing to another loop for each Call
@@ -63,6 +75,17 @@ func (g *Group) Place(preferred *Loop) *Loop {
 		}
 	}
 	return least
+}
+
+// attaching reports whether an Attach may begin: the group has not stopped. The caller then calls attachments.Done.
+func (g *Group) attaching() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.stopped {
+		return false
+	}
+	g.attachments.Add(1)
+	return true
 }
 
 // Stop makes each later Attach fail, and closes every socket with loop.ErrStopped. When each Detached was called it calls

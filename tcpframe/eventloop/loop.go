@@ -50,9 +50,9 @@ const (
 // pass that one socket has begun ends at once, unless a pass before had several sockets: then the pass ends with a task of
 // gnet, which runs after the sockets that are ready. Now and then the loop tries that.
 type Loop struct {
-	common *common // constant
+	group  *Group // constant, as the next two
 	index  int
-	driver *driver // constant; nil for a loop of NewOffline
+	driver *driver // nil for a loop of NewOffline
 
 	conns atomic.Int32 // sockets that are attached or being attached
 
@@ -95,9 +95,9 @@ type Loop struct {
 	sockets   map[*Socket]struct{}
 }
 
-func newLoop(c *common, index int) *Loop {
+func newLoop(g *Group, index int) *Loop {
 	return &Loop{
-		common:  c,
+		group:   g,
 		share:   few,
 		iov:     make([]IOVec, 0, MaxIOV),
 		index:   index,
@@ -195,11 +195,11 @@ func NewSocket(l *Loop, c net.Conn, s loop.Stream) *Socket {
 
 // AttachSocket gives c to the loop and returns after s.stream.Attached. It closes c on failure.
 func (l *Loop) AttachSocket(c net.Conn, s *Socket) error {
-	if !l.common.attaching() {
+	if !l.group.attaching() {
 		c.Close()
 		return ErrClosed
 	}
-	defer l.common.attachments.Done()
+	defer l.group.attachments.Done()
 	l.conns.Add(1)
 	if err := l.driver.enroll(c, s); err != nil {
 		l.conns.Add(-1)
@@ -283,7 +283,7 @@ func (l *Loop) enter(s *Socket) {
 	if l.current = s; l.inPass {
 		return
 	}
-	l.inPass, l.clock = true, l.common.Now()
+	l.inPass, l.clock = true, l.group.Now()
 	l.pass++
 	l.moved, l.served, l.hurry = 0, 0, false
 	l.mu.Lock()
@@ -366,7 +366,7 @@ func (l *Loop) leave() {
 func (l *Loop) rest(again bool) {
 	l.inPass, l.awake = false, false
 	poll := false
-	if busy := l.common.busyPoll; busy > 0 && !again {
+	if busy := l.group.busyPoll; busy > 0 && !again {
 		if l.served > 0 {
 			l.pollUntil = l.clock + busy
 		}
@@ -422,18 +422,18 @@ func (l *Loop) closeAll() {
 
 // bringBack gives a duplicate of the socket's descriptor to the loop. Without descriptors the next sweep tries again.
 func (l *Loop) bringBack(s *Socket) {
-	if !l.common.attaching() {
+	if !l.group.attaching() {
 		return
 	}
 	s.returning = true
 	fd, err := unix.FcntlInt(uintptr(s.fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
-		l.common.attachments.Done()
+		l.group.attachments.Done()
 		l.stuck = append(l.stuck, s)
 		return
 	}
 	go func() {
-		defer l.common.attachments.Done()
+		defer l.group.attachments.Done()
 		c, err := fileConn(fd)
 		switch {
 		case err != nil:
@@ -489,7 +489,7 @@ func (l *Loop) watch(s *Socket) {
 		return
 	}
 	var err error
-	if s.watch, err = l.common.watcher.add(s); err != nil {
+	if s.watch, err = l.group.watcher.add(s); err != nil {
 		s.shut(err)
 	}
 }
@@ -501,7 +501,7 @@ func (l *Loop) stop() {
 	}
 }
 
-// Now returns the result that group.Now had when this pass began. It must be called on the loop.
+// Now returns the result that Group.Now had when this pass began. It must be called on the loop.
 func (l *Loop) Now() int64 { return l.clock }
 
 // AddrPort converts a. It returns the zero AddrPort if a is not a TCP address.

@@ -4,7 +4,7 @@ import "github.com/rdmabridge/rdmabridge/internal/loop"
 
 // NewOffline returns a loop without a goroutine, for tests of what runs on a loop. RunPass runs what is posted to it.
 func NewOffline() *Loop {
-	l := newLoop(&common{watcher: &watcher{}}, 0)
+	l := newLoop(&Group{watcher: &watcher{}}, 0)
 	l.awake = true
 	return l
 }
