@@ -12,7 +12,7 @@ func NewMemory(a *regmem.Account, m *metrics.Registry, clients Population, log *
 	c := &Memory{account: a, waited: m.Counter(metrics.CallMemoryWaits)}
 	c.slow = slowSenders{shedder{
 		clients: clients, log: log, closed: m.Counter(metrics.ClosedClients, "slow_sender"), reason: "slow_sender", err: errSlowSender,
-		text: "no memory is left for Calls and the client sends its own too slowly",
+		text: "no memory is left for Calls and the client sends its own too slowly; connection closed",
 	}}
 	m.GaugeFunc(metrics.CallMemoryWaitingConnections, func() float64 { return float64(c.waiters.Load()) })
 	return c

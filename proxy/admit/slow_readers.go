@@ -46,7 +46,7 @@ type SlowReaders struct {
 func NewSlowReaders(memory *regmem.Account, m *metrics.Registry, clients Population, log *zerolog.Logger) *SlowReaders {
 	return &SlowReaders{memory: memory, shedder: shedder{
 		clients: clients, log: log, closed: m.Counter(metrics.ClosedClients, "slow_reader"), reason: "slow_reader", err: ErrUnread,
-		text: "no memory is left for Replies and the client does not read its own",
+		text: "no memory is left for Replies and the client does not read its own; connection closed",
 	}}
 }
 
