@@ -67,8 +67,13 @@ func healthySlots(t *testing.T, load stuckLoad, timeout time.Duration, way strin
 	}
 	var over atomic.Bool
 	var all sync.WaitGroup
-	defer all.Wait()
-	defer over.Store(true)
+	defer func() {
+		over.Store(true)
+		all.Wait()
+		if timeout < run { // Calls that wait to be sent again, whose clients are gone now, have memory until then
+			time.Sleep(2 * timeout)
+		}
+	}()
 	for i := range load.hosts {
 		all.Go(func() { sendStuck(t, p.Addr("nfs"), i, load, &over) })
 	}
