@@ -44,7 +44,7 @@ func (f *front) queueTo(u *upstream.Upstream) *clientQueue {
 		u: u, pool: u.PoolFor(f.addr()), decided: u.Settings().SharesAll(),
 		key: u.Identity.ClientKey(u.Name, f.origin()), rows: f.tableOf(u),
 	}
-	q.flow = pool.Flow{Host: q.u.Hosts.At(f.host(), q.pool), Weight: f.weight()}
+	q.flow = pool.Flow{Host: q.u.Hosts.At(f.host(), q.pool, nil), Weight: f.weight()}
 	f.queues = append(f.queues, q)
 	return q
 }
@@ -88,7 +88,7 @@ func (f *front) chooseQueue(q *clientQueue, h *oncrpc.Call, a *ulb.Analysis) (*c
 			return nil, err
 		}
 		own.pool = own.lane.Pool()
-		own.flow = pool.Flow{Host: q.u.Hosts.AtOneOf(f.host(), own.pool, &q.u.LaneGroup), Weight: f.weight()}
+		own.flow = pool.Flow{Host: q.u.Hosts.At(f.host(), own.pool, &q.u.LaneGroup), Weight: f.weight()}
 	}
 	for i := range f.queues {
 		if f.queues[i] == q {

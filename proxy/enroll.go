@@ -77,7 +77,11 @@ func (f *front) enrollLate() bool {
 	if t == nil || f.draining || g.Tenant() == t {
 		return true
 	}
-	if why, err := g.EnrollLate(t, f.addr(), f.loop.Now()); err != nil {
+	why, err := t.MayJoin(f.addr(), f.loop.Now()) // like a new connection
+	if err == nil {
+		why, err = g.Enroll(t, f.addr())
+	}
+	if err != nil {
 		l.RefusedByTenant(f.peer, t, why, err)
 		f.draining = true
 		f.client.admit()

@@ -35,7 +35,7 @@ func (x *gssFlow) Kick(here int) { x.pool.Kick(here) }
 func (c *call) OpenFlow(old identity.Flow) identity.Flow {
 	f, u := c.client(), c.up
 	p := u.PoolFor(f.addr())
-	h := u.Hosts.At(f.host(), p)
+	h := u.Hosts.At(f.host(), p, nil)
 	x, _ := old.(*gssFlow)
 	if x == nil || x.pool != p || x.flow.Host != h { // a flow belongs to one pool and one host
 		x = &gssFlow{pool: p, flow: pool.Flow{Host: h, Ordered: true}}

@@ -17,14 +17,13 @@ type Client struct {
 	held  int64 // octets of memory of the Replies that came and that the client does not have yet
 	taken int64 // octets of memory that all Replies took which the client has received
 	seen  snapshot
-	sends senderRef
+	sends *senderState // nil for a client that has never held more than a small block, and has not waited
 
 	Pauses pauses // for how long it was not read from
 	calls  int32  // Calls read and not settled
 	large  int32  // about the most octets of memory that a Reply without a bound took lately
 
 	full   uint16      // what over has returned, as long as low has not been true since: Fill
-	round  uint32      // of seen
 	rates  rateLimited // of the listener
 	member *membership // nil for a client that was never in a tenant
 }
@@ -36,7 +35,10 @@ type Bounds struct {
 }
 
 // A snapshot is what SlowReaders saw of a client when it looked last.
-type snapshot struct{ held, taken int64 }
+type snapshot struct {
+	held, taken int64
+	round       uint32
+}
 
 // Open begins the record of conn, a client of h whose listener has the limits r.
 func (g *Client) Open(conn Conn, h *Host, r *Rates) {
@@ -67,22 +69,8 @@ func (g *Client) Host() *Host { return g.host }
 // FollowRates makes r the limits of the client's listener.
 func (g *Client) FollowRates(r *Rates) { g.rates.follow(r, g.host) }
 
-// Enroll makes a new client at a a member of t, or returns why t may not have it.
+// Enroll makes a client at a, which is new to t, a member of t, or returns why t may not have it.
 func (g *Client) Enroll(t *Tenant, a netip.Addr) (why TenantRefusal, err error) {
-	at, why, err := t.join(a, false)
-	if err == nil {
-		g.member = &membership{tenant: t, address: at}
-		g.member.followRates(g.host)
-	}
-	return why, err
-}
-
-// EnrollLate makes a client that is known to belong to t only now, like a new connection, a member of it, or returns
-// why t may not have it.
-func (g *Client) EnrollLate(t *Tenant, a netip.Addr, now int64) (why TenantRefusal, err error) {
-	if why, err = t.MayJoin(a, now); err != nil {
-		return why, err
-	}
 	at, why, err := t.join(a, false)
 	if err == nil {
 		g.move(t, at)
@@ -243,9 +231,9 @@ func (g *Client) Settle(c *Charge, size int32) {
 // slow is how many octets of memory the client's Replies take, if the client has received
 // less since the previous round than waited for it then, and otherwise 0.
 func (g *Client) slow(round uint32) int64 {
-	was, at := g.seen, g.round
-	g.seen, g.round = snapshot{g.held, g.taken}, round
-	if at != round-1 || g.taken-was.taken >= was.held {
+	was := g.seen
+	g.seen = snapshot{g.held, g.taken, round}
+	if was.round != round-1 || g.taken-was.taken >= was.held {
 		return 0
 	}
 	return g.held

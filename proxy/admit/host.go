@@ -85,15 +85,12 @@ type hostShare struct {
 	next *hostShare // of the same host, at another pool
 }
 
-// At returns what p knows of h.
-func (t *Hosts) At(h *Host, p *pool.Pool) *pool.Host { return t.AtOneOf(h, p, nil) }
-
 // A PoolGroup is several pools, such as those of an upstream's lanes, that divide the weight of a host, so that a host
 // with clients at many of them has no more than one with as many at one.
 type PoolGroup struct{ _ byte }
 
-// AtOneOf does what at does, for a pool of the group of.
-func (t *Hosts) AtOneOf(h *Host, p *pool.Pool, of *PoolGroup) *pool.Host {
+// At returns what p, a pool of the group of or of none, knows of h.
+func (t *Hosts) At(h *Host, p *pool.Pool, of *PoolGroup) *pool.Host {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var spread *pool.Spread

@@ -25,9 +25,12 @@ func (g *Client) move(t *Tenant, at *tenantAddress) {
 	m.followRates(g.host)
 	m.countAll(1)
 	old.countAll(-1)
+	waits := g.shut&tenantGates != 0
 	g.leaveGates(tenantGates)
 	old.leave(g)
-	g.conn.Resume()
+	if waits {
+		g.conn.Resume()
+	}
 }
 
 // followRates makes the tenant's rate limits in force those of the client, which is one of h.

@@ -21,7 +21,7 @@ func NewMemory(a *regmem.Account, m *metrics.Registry, clients Population, log *
 // Lease lends n octets of a for a Call of g. It fails with regmem.ErrBudget when g has to wait. Here and below, a is
 // the account with the stock of the client's loop.
 func (m *Memory) Lease(g *Client, a *regmem.Account, n int) (*regmem.Lease, error) {
-	if s := g.sends.p; s != nil {
+	if s := g.sends; s != nil {
 		s.noBlock = false
 	}
 	if n <= TinyBlock && !m.scarce.Load() {
@@ -56,7 +56,7 @@ func (m *Memory) LeaseTiny(g *Client, a *regmem.Account, n int) *regmem.Lease {
 		return nil
 	}
 	l := a.Stocked(n)
-	if s := g.sends.p; s != nil && l != nil {
+	if s := g.sends; s != nil && l != nil {
 		s.noBlock = false
 	}
 	return l
@@ -67,7 +67,7 @@ func (m *Memory) LeaseTiny(g *Client, a *regmem.Account, n int) *regmem.Lease {
 func (m *Memory) borrow(g *Client, a *regmem.Account, n int) (*regmem.Lease, error) {
 	l, err := a.Lease(n)
 	if err != nil && a.Taken()+int64(regmem.BlockSize(n)) <= a.Limit() {
-		g.sends.get().noBlock = true
+		g.sender().noBlock = true
 	}
 	return l, err
 }
@@ -83,7 +83,7 @@ func (m *Memory) count(g *Client, size int64) {
 		m.bulk.Add(size)
 	}
 	if k != smallBlock && !h.proven(size) {
-		g.sends.get().unproven[k] += size
+		g.sender().unproven[k] += size
 		m.unproven[k].Add(size)
 	}
 }
@@ -110,11 +110,11 @@ func (m *Memory) Arrived(g *Client, size int64) int64 {
 
 // settled ends the count of a block of size octets as one with an incomplete Call.
 func (m *Memory) settled(g *Client, size int64) {
-	if g.sends.p == nil {
+	if g.sends == nil {
 		return
 	}
 	k := kindOf(size)
-	n := &g.sends.p.unproven[k]
+	n := &g.sends.unproven[k]
 	size = min(size, *n)
 	*n -= size
 	m.unproven[k].Add(-size)
@@ -158,11 +158,11 @@ func (m *Memory) Returned(g *Client, a *regmem.Account, l *regmem.Lease) {
 
 // Left does what settled does, for all blocks of g, which has ended.
 func (m *Memory) Left(g *Client) {
-	if g.sends.p == nil {
+	if g.sends == nil {
 		return
 	}
-	for k, size := range g.sends.p.unproven {
-		g.sends.p.unproven[k] = 0
+	for k, size := range g.sends.unproven {
+		g.sends.unproven[k] = 0
 		m.unproven[k].Add(-size)
 	}
 }
@@ -178,8 +178,8 @@ func (m *Memory) admit(g *Client, size int64) bool {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if g.sends.p != nil && g.sends.p.turn >= size {
-		m.endTurn(g.sends.p, g.host)
+	if g.sends != nil && g.sends.turn >= size {
+		m.endTurn(g.sends, g.host)
 		return true
 	}
 	if k := kindOf(size); k == bulkBlock && m.closed[k] && len(m.line) > 0 {

@@ -35,17 +35,15 @@ type senderState struct {
 	look     sendingLook       // its loop's
 	noBlock  bool              // the rules permitted its latest lease, and there was no such block; its loop's
 	turn     int64             // octets that are kept for it; guarded by Memory.mu, as the next
-	stranger bool              // Memory.pledgedUnproven counts turn
+	stranger bool              // Memory.unproven counts turn
 }
 
-// A senderRef is a senderState that is made at first use, by the client's loop. Idle clients have none.
-type senderRef struct{ p *senderState }
-
-func (r *senderRef) get() *senderState {
-	if r.p == nil {
-		r.p = &senderState{}
+// sender is what is kept of g. It is made at first use, by the client's loop: idle clients have none.
+func (g *Client) sender() *senderState {
+	if g.sends == nil {
+		g.sends = &senderState{}
 	}
-	return r.p
+	return g.sends
 }
 
 // A turn is memory that is kept for a client whose turn has come, until the client leases it.
@@ -64,7 +62,7 @@ func (m *Memory) Wait(g *Client, n int, call func()) {
 	}
 	// If there was no block, serve would permit the same one at once, and the client would ask without end: it waits for
 	// the next look, or for memory that is given back.
-	wakes := !g.sends.get().noBlock
+	wakes := !g.sender().noBlock
 	m.mu.Lock()
 	h := g.host.memory.line
 	if h == nil {
@@ -72,7 +70,7 @@ func (m *Memory) Wait(g *Client, n int, call func()) {
 		g.host.memory.line = h
 	}
 	h.waiting = append(h.waiting, &memoryWaiter{
-		conn: g.conn, s: g.sends.get(), host: g.host, size: int64(regmem.BlockSize(n)), call: call, tick: m.tick,
+		conn: g.conn, s: g.sender(), host: g.host, size: int64(regmem.BlockSize(n)), call: call, tick: m.tick,
 	})
 	m.waiters.Add(1)
 	if !h.listed {
@@ -159,15 +157,21 @@ func (m *Memory) beginTurn(w *memoryWaiter) {
 	m.endTurn(w.s, w.host)
 	s := w.s
 	s.turn, s.stranger = w.size, !w.host.proven(w.size)
-	if s.stranger {
-		m.pledgedUnproven[kindOf(w.size)] += w.size
-	}
-	w.host.memory.line.pledged += w.size
-	m.pledged += w.size
-	if kindOf(w.size) == bulkBlock {
-		m.pledgedBulk += w.size
-	}
+	m.pledge(s, w.host, w.size)
 	m.turns = append(m.turns, turn{w.s, w.host, m.tick + turnTicks})
+}
+
+// pledge counts size octets that are kept for s, a client of h, as if they were leased.
+func (m *Memory) pledge(s *senderState, h *Host, size int64) {
+	k := kindOf(max(size, -size))
+	if s.stranger {
+		m.unproven[k].Add(size)
+	}
+	if k == bulkBlock {
+		m.bulk.Add(size)
+	}
+	h.memory.line.pledged += size
+	m.pledged += size
 }
 
 // endTurn ends the turn of s, a client of h, if it has one.
@@ -176,15 +180,8 @@ func (m *Memory) endTurn(s *senderState, h *Host) {
 	if size == 0 {
 		return
 	}
-	if s.stranger {
-		m.pledgedUnproven[kindOf(size)] -= size
-	}
+	m.pledge(s, h, -size)
 	s.turn, s.stranger = 0, false
-	h.memory.line.pledged -= size
-	m.pledged -= size
-	if kindOf(size) == bulkBlock {
-		m.pledgedBulk -= size
-	}
 	m.turns = slices.DeleteFunc(m.turns, func(t turn) bool { return t.s == s })
 }
 

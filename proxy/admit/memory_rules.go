@@ -32,20 +32,17 @@ type Memory struct {
 
 	_ [64]byte // keeps what changes with each bulk block off the cache line
 
-	bulk     atomic.Int64             // octets in bulk blocks
-	unproven [blockKinds]atomic.Int64 // octets for incomplete Calls of hosts that are not proven
+	bulk     atomic.Int64             // octets in bulk blocks, and in those that are kept for turns
+	unproven [blockKinds]atomic.Int64 // octets for incomplete Calls of hosts that are not proven, and for their turns
 	waiters  atomic.Int32             // clients in the line
 
-	mu          sync.Mutex // guards the rest, and hostMemory; a leaf
-	line        []*Host    // hosts with waiters, the next one first
-	turns       []turn
-	pledged     int64 // octets kept for turns
-	pledgedBulk int64
-	ticking     bool
-	tick        int
-
-	pledgedUnproven [blockKinds]int64
-	closed          [blockKinds]bool // no client may overtake those in the line that wait for such a block
+	mu      sync.Mutex // guards the rest, and hostMemory; a leaf
+	line    []*Host    // hosts with waiters, the next one first
+	turns   []turn
+	pledged int64 // octets kept for turns
+	ticking bool
+	tick    int
+	closed  [blockKinds]bool // no client may overtake those in the line that wait for such a block
 }
 
 // Counts are the octets that count for clients: in bulk blocks, of hosts that are not proven, and of turns. All are 0
@@ -56,7 +53,7 @@ func (m *Memory) Counts() (bulk, unproven, pledged int64) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.bulk.Load(), unproven, m.pledged + m.pledgedBulk
+	return m.bulk.Load(), unproven, m.pledged
 }
 
 // A verdict says whether a host may have a block.
@@ -72,7 +69,7 @@ const (
 // judge says whether h may have a block of size octets. The caller holds m.mu.
 func (m *Memory) judge(h *Host, size int64) verdict {
 	limit := m.account.Limit()
-	used, bulk := m.account.Taken()+m.pledged, m.bulk.Load()+m.pledgedBulk
+	used, bulk := m.account.Taken()+m.pledged, m.bulk.Load()
 	others, k := max(0, used-bulk), kindOf(size)
 	scarce := used+size > limit/2
 	if scarce && k != smallBlock && !h.proven(size) {
@@ -80,7 +77,7 @@ func (m *Memory) judge(h *Host, size int64) verdict {
 		if k == bulkBlock {
 			most = limit / 3
 		}
-		if n := m.unproven[k].Load() + m.pledgedUnproven[k]; n > 0 && n+size > most {
+		if n := m.unproven[k].Load(); n > 0 && n+size > most {
 			return overItsPart // not noRoom, for which the hosts behind it would have to wait
 		}
 	}

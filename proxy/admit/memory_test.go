@@ -183,7 +183,7 @@ func TestCallMemoryLine(t *testing.T) {
 	for range turnTicks {
 		b.m.look()
 	}
-	if b.m.pledged != 0 || b.m.pledgedBulk != 0 || len(b.m.turns) != 0 {
+	if b.m.pledged != 0 || len(b.m.turns) != 0 {
 		t.Errorf("%d octets in %d turns are kept for ever", b.m.pledged, len(b.m.turns))
 	}
 }

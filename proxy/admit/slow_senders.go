@@ -33,10 +33,10 @@ func (s *slowSenders) weigh(round int, short int64) {
 			return 0
 		}
 		now := sends()
-		if g.sends.p == nil && now.Held == 0 {
+		if g.sends == nil && now.Held == 0 {
 			return 0
 		}
-		return g.sends.get().look.see(round, now)
+		return g.sender().look.see(round, now)
 	}, func(slow []Burden) {
 		byHost := make(map[*Host]int64)
 		for _, b := range slow {

@@ -23,8 +23,8 @@ import (
 // A connection is looked at twice. When it has been accepted, mayJoin checks the limits without counting, so that a
 // storm costs nothing more than accept and close. When its loop has it, Client.Enroll counts it, or closes it. Where
 // the certificate of a client may decide, its tenant is open at first: it belongs to none until it has TLS, or has
-// sent something else than the question for TLS. Then it is a new connection of its tenant, and refused like one:
-// Client.EnrollLate. So nobody waits, before the certificate is seen, because of a tenant that others belong to.
+// sent something else than the question for TLS. Then it is a new connection of its tenant, and refused like one. So
+// nobody waits, before the certificate is seen, because of a tenant that others belong to.
 //
 // What a client has under way is counted on its own loop, in its membership, and added to two quotas: that of the
 // tenant and that of the address. A client without a tenant has no membership, and costs one look at a nil pointer in
