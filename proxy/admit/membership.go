@@ -100,9 +100,12 @@ func (m *membership) serve() {
 
 // MayBegin reports whether another Call of the client may begin as far as its tenant is concerned. Otherwise the client
 // waits at a gate.
-func (g *Client) MayBegin() bool {
+func (g *Client) MayBegin() bool { return g.member == nil || g.enter() }
+
+// enter does what MayBegin does, for a client that is or was in a tenant.
+func (g *Client) enter() bool {
 	m := g.member
-	if m == nil || m.tenant == nil {
+	if m.tenant == nil {
 		return true
 	}
 	if m.address.quota.admits(g, m.turns) && m.tenant.quota.admits(g, m.turns) {

@@ -139,8 +139,10 @@ func (c *Charge) Hold(h *Host, size int64) { c.host, c.held = h, size }
 
 // Release counts the memory of the message as free.
 func (m *Memory) Release(c *Charge) {
-	m.Give(c.host, c.held)
-	c.held = 0
+	if c.held != 0 {
+		m.Give(c.host, c.held)
+		c.held = 0
+	}
 }
 
 // Returned releases l, in which a Call of g did not arrive whole.

@@ -36,16 +36,13 @@ func (w *pauses) Differs(reasons, mask uint16) bool { return (w.now^reasons)&mas
 // Set makes reasons those of mask for which the bridge does not read from the client from now on; it leaves the others.
 // They differ. It counts in n.
 func (w *pauses) Set(reasons, mask uint16, now int64, n *PauseCounts) {
+	w.Tell(now, n)
 	to := w.now&^mask | reasons
 	for r := range Reasons {
-		bit := uint16(1) << r
-		switch {
-		case w.now&bit != 0:
-			n.ns[r].Add(now - w.since)
-			if to&bit == 0 {
-				n.now[r]--
-			}
-		case to&bit != 0:
+		switch was, is := w.now>>r&1, to>>r&1; {
+		case was > is:
+			n.now[r]--
+		case was < is:
 			n.now[r]++
 			n.pauses[r].Add(1)
 		}

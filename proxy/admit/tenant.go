@@ -207,19 +207,17 @@ func (t *Tenant) leave(at *tenantAddress, client *Client) {
 	t.clients--
 	at.clients.Add(-1)
 	t.forget(at)
-	var calls []func()
-	if len(t.line) > 0 {
-		t.line = slices.DeleteFunc(t.line, func(w lineWait) bool {
-			if w.client == client {
-				calls = append(calls, w.call)
-			}
-			return w.client == client
-		})
-		t.lined.Store(int32(len(t.line)))
-	}
+	var left []lineWait
+	t.line = slices.DeleteFunc(t.line, func(w lineWait) bool {
+		if w.client == client {
+			left = append(left, w)
+		}
+		return w.client == client
+	})
+	t.lined.Store(int32(len(t.line)))
 	t.mu.Unlock()
-	for _, call := range calls {
-		call()
+	for _, w := range left {
+		w.call()
 	}
 }
 
@@ -268,22 +266,21 @@ func (t *Tenant) serveLine() {
 	if t.lined.Load() == 0 {
 		return
 	}
-	var calls []func()
+	var call func()
 	t.mu.Lock()
-	for n := min(mostLined, len(t.line)); n > 0; n-- {
+	for n := min(mostLined, len(t.line)); n > 0 && call == nil; n-- {
 		w := t.line[0]
 		t.line[0] = lineWait{}
 		t.line = t.line[1:]
-		if !t.fits(w.at, w.size) {
+		if t.fits(w.at, w.size) {
+			call = w.call // it may take all that there is; when it has, or has ended, serveLine is called again
+		} else {
 			t.line = append(t.line, w)
-			continue
 		}
-		calls = append(calls, w.call)
-		break // it may take all that there is; when it has, or has ended, serveLine is called again
 	}
 	t.lined.Store(int32(len(t.line)))
 	t.mu.Unlock()
-	for _, call := range calls {
+	if call != nil {
 		call()
 	}
 }
