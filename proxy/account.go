@@ -212,5 +212,5 @@ func (a *account) observed() bool {
 
 // enterSlowStart counts c in the slow start of u.
 func enterSlowStart(c *call, u *upstream.Upstream) {
-	u.Admission.Enter(&c.charge, c.h.Procedure, c.entry.Cost, &c.owner.front.ledger)
+	c.owner.front.ledger.EnterSlowStart(u.Admission, &c.charge, c.h.Procedure, c.entry.Cost)
 }

@@ -151,7 +151,7 @@ func (f *front) slowStart() *admit.SlowStart {
 // there is no room for it. A client that sends nothing never asks, and holds no place.
 func (f *front) arrive() {
 	if a := f.slowStart(); a != nil {
-		a.Arrive(&f.ledger)
+		f.ledger.ArriveAt(a)
 	}
 }
 

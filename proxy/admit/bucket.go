@@ -1,10 +1,14 @@
 package admit
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/crowd"
 	"github.com/rdmabridge/rdmabridge/internal/ratelimit"
+	"github.com/rdmabridge/rdmabridge/metrics"
 )
 
 const (
@@ -14,6 +18,96 @@ const (
 	// rateTick is the time between two looks at the clients that wait for a bucket.
 	rateTick = 10 * time.Millisecond
 )
+
+// A Rate limits the Calls of clients. Zero values are no limit.
+type Rate struct {
+	Calls  int   // in a second
+	Octets int64 // of Calls and their Replies together, in a second
+}
+
+// A rateLimit is a Rate with a bucket for each address, or with one for all. What counts as an address is a crowd.Host,
+// as everywhere: who has one address of an IPv6 /64 can have them all.
+type rateLimit struct {
+	rate     Rate             // constant, as the next six
+	kind     Reason           // of the gates where clients wait
+	waits    *metrics.Counter // times that clients began to wait
+	clock    func() int64     // of the loops
+	perCall  int64            // nanoseconds that a Call takes
+	perOctet float64          // nanoseconds that an octet takes
+	atOnce   int              // Calls in rateTick
+
+	mu      sync.Mutex // guards the rest; locked before the mutex of a bucket
+	buckets map[crowd.Host]*bucket
+}
+
+// allHosts is where the bucket for all addresses is.
+const allHosts crowd.Host = 0
+
+// sweepBuckets is the number of buckets from which on a rateLimit looks for buckets that no client needs any more.
+const sweepBuckets = 64
+
+// newRateLimit returns the limit of r, or nil if r is none.
+func newRateLimit(kind Reason, r Rate, waits *metrics.Counter, clock func() int64) *rateLimit {
+	if r == (Rate{}) {
+		return nil
+	}
+	l := &rateLimit{rate: r, kind: kind, waits: waits, clock: clock, atOnce: 1, buckets: make(map[crowd.Host]*bucket)}
+	if r.Calls > 0 {
+		l.perCall = int64(time.Second) / int64(r.Calls)
+		l.atOnce = max(1, int(int64(r.Calls)*int64(rateTick)/int64(time.Second)))
+	}
+	if r.Octets > 0 {
+		l.perOctet = float64(time.Second) / float64(r.Octets)
+	}
+	return l
+}
+
+// changed returns l if next is the same limit, and otherwise next.
+func (l *rateLimit) changed(next *rateLimit) *rateLimit {
+	if l != nil && next != nil && l.rate == next.rate {
+		return l
+	}
+	return next
+}
+
+// lift ends the limit for all.
+func (l *rateLimit) lift() {
+	if l == nil {
+		return
+	}
+	l.mu.Lock()
+	all := slices.Collect(maps.Values(l.buckets))
+	l.mu.Unlock()
+	for _, b := range all {
+		b.lift()
+	}
+}
+
+// join returns the bucket of h and counts another connection.
+func (l *rateLimit) join(h crowd.Host) *bucket {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b := l.buckets[h]
+	if b == nil {
+		if n := len(l.buckets); n >= sweepBuckets && n&(n-1) == 0 {
+			l.sweep()
+		}
+		b = &bucket{limit: l}
+		l.buckets[h] = b
+	}
+	b.refs++
+	return b
+}
+
+// sweep removes the buckets of addresses that have no connection and owe nothing. l.mu is held.
+func (l *rateLimit) sweep() {
+	now := l.clock()
+	maps.DeleteFunc(l.buckets, func(_ crowd.Host, b *bucket) bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return b.refs == 0 && b.wait(now) <= 0
+	})
+}
 
 // A bucket limits the rate of the clients of a listener or tenant, or of one address. While its Calls or octets are
 // ahead of their rates, the bridge stops reading from a client that sends another Call. It drops nothing, and a client
@@ -53,12 +147,12 @@ func (b *bucket) wait(now int64) int64 {
 	return max(b.calls.Wait(now, 0, int64(rateBurst)), b.octets.Wait(now, 0, int64(rateBurst)))
 }
 
-// chargeCall charges a Call of n octets of g, and makes g wait if the next Call may not come yet.
-func (b *bucket) chargeCall(now int64, n int, g *Client) {
+// chargeCall charges a Call of n octets of w, and makes w wait if the next Call may not come yet.
+func (b *bucket) chargeCall(now int64, n int, w *waiter) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.charge(now, 1, n)
-	if wait := b.wait(now); wait > 0 && g.waitAt(b.limit.kind, &b.gate) != nil {
+	if wait := b.wait(now); wait > 0 && w.waitAt(b.limit.kind, &b.gate) != nil {
 		b.limit.waits.Inc()
 		b.arm(wait)
 	}

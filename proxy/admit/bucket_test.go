@@ -34,7 +34,7 @@ func TestBucketKeepsTheRate(t *testing.T) {
 				clients := make([]*fakeWaiter, 3)
 				for i := range clients {
 					f := &fakeWaiter{send: func(f *fakeWaiter) {
-						b.chargeCall(clock(), tt.octet/2, &f.client)
+						b.chargeCall(clock(), tt.octet/2, &f.client.waiter)
 						b.chargeReply(clock(), tt.octet-tt.octet/2)
 					}}
 					f.open(&Host{})
@@ -67,7 +67,7 @@ func TestBucketAndIdleClients(t *testing.T) {
 		var clients []*fakeWaiter
 		for i := range 20 {
 			f := &fakeWaiter{send: func(f *fakeWaiter) {
-				b.chargeCall(clock(), 0, &f.client)
+				b.chargeCall(clock(), 0, &f.client.waiter)
 				f.idle = i > 0 // one Call
 			}}
 			f.open(&Host{})

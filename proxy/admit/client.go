@@ -5,12 +5,8 @@ import "net/netip"
 // A Client is the record that a client connection carries. It counts the client's Calls under way and the octets of the
 // Replies that the client is owed, and knows where the client waits. It belongs to the client's loop.
 type Client struct {
-	conn    Conn       // constant
-	host    *Host      // what shares are divided among; constant until the client has gone
-	tickets *ticket    // for gates, one of each kind where the client has waited, linked by other
-	waited  *SlowStart // where the client waits, or that may count it among those to come; nil for none
-	Weight  int        // the client's share, relative to other clients
-	shut    uint16     // the gates where the client waits, a bit for each Reason
+	starter
+	Weight int // the client's share, relative to other clients
 
 	// Calls under way, and their Replies.
 	owed  int64 // octets that Replies to come are expected to have, plus held
@@ -24,6 +20,7 @@ type Client struct {
 	large  int32  // about the most octets of memory that a Reply without a bound took lately
 
 	full   uint16      // what over has returned, as long as low has not been true since: Fill
+	round  uint32      // of seen
 	rates  rateLimited // of the listener
 	member *membership // nil for a client that was never in a tenant
 }
@@ -35,10 +32,7 @@ type Bounds struct {
 }
 
 // A snapshot is what SlowReaders saw of a client when it looked last.
-type snapshot struct {
-	held, taken int64
-	round       uint32
-}
+type snapshot struct{ held, taken int64 }
 
 // Open begins the record of conn, a client of h whose listener has the limits r.
 func (g *Client) Open(conn Conn, h *Host, r *Rates) {
@@ -50,21 +44,25 @@ func (g *Client) Open(conn Conn, h *Host, r *Rates) {
 func (g *Client) Close() {
 	g.rates.follow(nil, g.host)
 	if m := g.member; m != nil {
-		m.leave(g)
+		m.leave(&g.waiter)
 	}
-	if a := g.waited; a != nil {
-		a.gone(g)
-	}
+	g.leaveSlowStart()
 }
-
-// Gone reports whether the connection has ended. Any goroutine.
-func (g *Client) Gone() bool { return g.conn.Gone() }
 
 // Conn is the connection that Open was told of.
 func (g *Client) Conn() Conn { return g.conn }
 
 // Host is the client's.
 func (g *Client) Host() *Host { return g.host }
+
+// EnterSlowStart counts for a the Call of c, which the client has sent. Its procedure is 0 if it needs no memory. The
+// client waits if there is no room for another Call.
+func (g *Client) EnterSlowStart(a *SlowStart, c *Charge, procedure uint32, cost int) {
+	a.enter(c, procedure, cost, &g.starter)
+}
+
+// ArriveAt makes the client wait if a has no room for its first Call, which waits to be read.
+func (g *Client) ArriveAt(a *SlowStart) { a.arrive(&g.starter) }
 
 // FollowRates makes r the limits of the client's listener.
 func (g *Client) FollowRates(r *Rates) { g.rates.follow(r, g.host) }
@@ -101,6 +99,30 @@ func (g *Client) Tenant() *Tenant {
 		return nil
 	}
 	return g.member.tenant
+}
+
+// MayBegin reports whether another Call of the client may begin as far as its tenant is concerned. Otherwise the client
+// waits at a gate.
+func (g *Client) MayBegin() bool { return g.member == nil || g.member.enter(&g.waiter) }
+
+// move makes the client a member of t, where at is its address. Both are nil for no tenant. What the client has under
+// way moves with it.
+func (g *Client) move(t *Tenant, at *tenantAddress) {
+	var old membership
+	if g.member != nil {
+		old = *g.member
+	}
+	m := &membership{tenant: t, address: at, calls: old.calls, octets: old.octets, partial: old.partial}
+	g.member = m
+	m.followRates(g.host)
+	m.countAll(1)
+	old.countAll(-1)
+	waits := g.shut&tenantGates != 0
+	g.leaveGates(tenantGates)
+	old.leave(&g.waiter)
+	if waits {
+		g.conn.Resume()
+	}
 }
 
 // Idle reports whether no Call of the client is under way.
@@ -167,9 +189,9 @@ func (g *Client) Limited() bool {
 // ChargeCall charges a Call of n octets to the rate limits, and makes the client wait if the next Call may not come
 // yet.
 func (g *Client) ChargeCall(now int64, n int) {
-	g.rates.chargeCall(now, n, g)
+	g.rates.chargeCall(now, n, &g.waiter)
 	if m := g.member; m != nil {
-		m.rates.chargeCall(now, n, g)
+		m.rates.chargeCall(now, n, &g.waiter)
 	}
 }
 
@@ -231,10 +253,18 @@ func (g *Client) Settle(c *Charge, size int32) {
 // slow is how many octets of memory the client's Replies take, if the client has received
 // less since the previous round than waited for it then, and otherwise 0.
 func (g *Client) slow(round uint32) int64 {
-	was := g.seen
-	g.seen = snapshot{g.held, g.taken, round}
-	if was.round != round-1 || g.taken-was.taken >= was.held {
+	was, at := g.seen, g.round
+	g.seen, g.round = snapshot{g.held, g.taken}, round
+	if at != round-1 || g.taken-was.taken >= was.held {
 		return 0
 	}
 	return g.held
+}
+
+// sender is what is kept of g. It is made at first use, by the client's loop: idle clients have none.
+func (g *Client) sender() *senderState {
+	if g.sends == nil {
+		g.sends = &senderState{}
+	}
+	return g.sends
 }

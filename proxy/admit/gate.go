@@ -21,10 +21,10 @@ type gateLine struct {
 // A ticket is a client's place at the gates of one kind. It belongs to the gate while the client has the gate in shut.
 // The gate posts it to the client's loop to admit the client.
 type ticket struct {
-	client *Client
+	client *waiter
 	kind   Reason
 	left   atomic.Bool // the client does not wait with this ticket any more; set on its loop
-	quota  *quota      // the gate's, which gives the client a turn; nil for other gates
+	turn   turnGiver   // the gate's owner, if it gives the client a turn; nil for other gates
 	since  int64       // when the client began to wait; only slow start uses it
 	next   *ticket
 	other  *ticket // the client's next
@@ -32,21 +32,25 @@ type ticket struct {
 
 // Run admits the client, on its loop. A client that does not use its turn passes it on. loop.Task.
 func (t *ticket) Run() {
-	g := t.client
-	if t.void() {
-		if t.quota != nil {
-			t.quota.serve()
+	w, bit := t.client, uint16(1)<<t.kind
+	if !t.void() {
+		w.shut &^= bit
+		w.turns |= bit
+		w.conn.Resume()
+		if w.turns&bit == 0 {
+			return
 		}
-		return
+		w.turns &^= bit
 	}
-	g.shut &^= 1 << t.kind
-	if t.quota != nil {
-		g.member.turns |= 1 << t.kind
+	if t.turn != nil {
+		t.turn.serve()
 	}
-	g.conn.Resume()
-	if t.quota != nil {
-		g.member.giveTurns() // it may need none any more
-	}
+}
+
+// A turnGiver is the owner of a gate where a turn that a client does not use goes to the next.
+type turnGiver interface {
+	// serve admits clients if there is room. Any goroutine.
+	serve()
 }
 
 // void reports whether the gate forgets t, because the client has ended or waits there no more. Any goroutine.
@@ -146,29 +150,41 @@ func runAll(t *ticket) {
 	}
 }
 
+// A waiter is a client as gates see it. It belongs to the client's loop.
+type waiter struct {
+	conn    Conn    // constant
+	host    *Host   // what shares are divided among; constant until the client has gone
+	tickets *ticket // one for each kind of gate where the client has waited, linked by other
+	shut    uint16  // the gates where the client waits, a bit for each Reason
+	turns   uint16  // the gates that have admitted the client and whose turn it has not used yet
+}
+
+// Gone reports whether the connection has ended. Any goroutine.
+func (w *waiter) Gone() bool { return w.conn.Gone() }
+
 // waitAt makes the client wait at the gate at, for the reason k. It returns nil if the client waits at such a gate
 // already.
-func (g *Client) waitAt(k Reason, at *gate) *ticket {
-	if g.shut&(1<<k) != 0 {
+func (w *waiter) waitAt(k Reason, at *gate) *ticket {
+	if w.shut&(1<<k) != 0 {
 		return nil
 	}
-	g.shut |= 1 << k
-	t := g.tickets
+	w.shut |= 1 << k
+	t := w.tickets
 	for t != nil && t.kind != k {
 		t = t.other
 	}
 	if t == nil {
-		t = &ticket{client: g, kind: k, other: g.tickets}
-		g.tickets = t
+		t = &ticket{client: w, kind: k, other: w.tickets}
+		w.tickets = t
 	}
 	at.put(t)
 	return t
 }
 
 // leaveGates makes the client's tickets for these gates void: it waits there no more.
-func (g *Client) leaveGates(kinds uint16) {
-	g.shut &^= kinds
-	for at := &g.tickets; *at != nil; {
+func (w *waiter) leaveGates(kinds uint16) {
+	w.shut &^= kinds
+	for at := &w.tickets; *at != nil; {
 		t := *at
 		if kinds&(1<<t.kind) == 0 {
 			at = &t.other

@@ -60,7 +60,7 @@ func (f *fakeWaiter) open(h *Host) {
 func hostAt(a string) *Host { return &Host{id: crowd.HostOf(netip.MustParseAddr(a))} }
 
 // clientAt is the ledger of a client of the address a.
-func clientAt(a string) *Client { return &Client{host: hostAt(a)} }
+func clientAt(a string) *Client { return &Client{starter: starter{waiter: waiter{host: hostAt(a)}}} }
 
 // TestGateIsFair: hosts take turns at a gate, and the clients of a host leave in the order they came.
 func TestGateIsFair(t *testing.T) {
@@ -102,9 +102,9 @@ func TestGatesDoNotAllocate(t *testing.T) {
 	f.open(&Host{})
 	var c Charge
 	if n := testing.AllocsPerRun(1000, func() {
-		b.chargeCall(clock(), 100, &f.client)
+		b.chargeCall(clock(), 100, &f.client.waiter)
 		b.chargeReply(clock(), 100)
-		a.Enter(&c, 1, 0, &f.client)
+		a.enter(&c, 1, 0, &f.client.starter)
 		a.Dropped(&c, 0)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)

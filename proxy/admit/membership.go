@@ -5,32 +5,11 @@ type membership struct {
 	tenant  *Tenant        // nil for a client that was in a tenant and is in none now
 	address *tenantAddress // at tenant
 	rates   rateLimited    // of the tenant
-	turns   uint16         // the quotas that have admitted the client and whose turn it has not used yet, a bit for each Reason
 
 	// What the client has in the quotas.
 	calls   int
 	octets  int64
 	partial [blockKinds]int64
-}
-
-// move makes the client a member of t, where at is its address. Both are nil for no tenant. What the client has under
-// way moves with it.
-func (g *Client) move(t *Tenant, at *tenantAddress) {
-	var old membership
-	if g.member != nil {
-		old = *g.member
-	}
-	m := &membership{tenant: t, address: at, calls: old.calls, octets: old.octets, partial: old.partial}
-	g.member = m
-	m.followRates(g.host)
-	m.countAll(1)
-	old.countAll(-1)
-	waits := g.shut&tenantGates != 0
-	g.leaveGates(tenantGates)
-	old.leave(g)
-	if waits {
-		g.conn.Resume()
-	}
 }
 
 // followRates makes the tenant's rate limits in force those of the client, which is one of h.
@@ -42,13 +21,13 @@ func (m *membership) followRates(h *Host) {
 	m.rates.follow(r, h)
 }
 
-// leave ends the membership of g. What m counts stays counted.
-func (m *membership) leave(g *Client) {
-	m.rates.follow(nil, g.host)
+// leave ends the membership of w. What m counts stays counted.
+func (m *membership) leave(w *waiter) {
+	m.rates.follow(nil, w.host)
 	if m.tenant != nil {
-		m.tenant.leave(m.address, g)
-		m.turns = 0
-		m.serve() // g may have had a turn, or have been called, and has no use for it any more
+		m.tenant.leave(m.address, w)
+		w.turns = 0
+		m.serve() // w may have had a turn, or have been called, and has no use for it any more
 	}
 }
 
@@ -98,28 +77,23 @@ func (m *membership) serve() {
 	}
 }
 
-// MayBegin reports whether another Call of the client may begin as far as its tenant is concerned. Otherwise the client
-// waits at a gate.
-func (g *Client) MayBegin() bool { return g.member == nil || g.enter() }
-
-// enter does what MayBegin does, for a client that is or was in a tenant.
-func (g *Client) enter() bool {
-	m := g.member
+// enter reports whether another Call of w may begin. Otherwise w waits at a gate.
+func (m *membership) enter(w *waiter) bool {
 	if m.tenant == nil {
 		return true
 	}
-	if m.address.quota.admits(g, m.turns) && m.tenant.quota.admits(g, m.turns) {
-		m.turns = 0
+	if m.address.quota.admits(w) && m.tenant.quota.admits(w) {
+		w.turns = 0
 		return true
 	}
-	m.giveTurns()
+	m.giveTurns(w)
 	return false
 }
 
-// giveTurns passes turns on that the client has not used.
-func (m *membership) giveTurns() {
-	turns := m.turns
-	m.turns = 0
+// giveTurns passes turns on that w has not used.
+func (m *membership) giveTurns(w *waiter) {
+	turns := w.turns
+	w.turns = 0
 	if turns&(1<<gateTenantAddress) != 0 {
 		m.address.quota.serve()
 	}

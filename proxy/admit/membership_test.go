@@ -20,8 +20,8 @@ func fullLine(n int, called *[]int) (t *Tenant, full *membership, in []*Client) 
 	full = &membership{tenant: t, address: at}
 	full.arriving(64 << 10)
 	for i := range n {
-		in = append(in, &Client{conn: &fakeWaiter{}, host: &Host{}, member: &membership{tenant: t, address: at}})
-		t.wait(in[i], at, 64<<10, func() { *called = append(*called, i) })
+		in = append(in, &Client{starter: starter{waiter: waiter{conn: &fakeWaiter{}, host: &Host{}}}, member: &membership{tenant: t, address: at}})
+		t.wait(&in[i].waiter, at, 64<<10, func() { *called = append(*called, i) })
 	}
 	return t, full, in
 }
@@ -51,7 +51,7 @@ func TestLineIsLeft(t *testing.T) {
 	tenant, full, in := fullLine(waiting, &called)
 	last := -1
 	for i := range waiting { // the line has turned since
-		if tenant.line[waiting-1].client == in[i] {
+		if tenant.line[waiting-1].client == &in[i].waiter {
 			last = i
 		}
 	}
@@ -76,7 +76,7 @@ func TestMembershipAllocates(t *testing.T) {
 	tenant.total.memory.Store(1 << 30)
 	at := &tenantAddress{quota: quota{most: &tenant.each}}
 	m := &membership{tenant: tenant, address: at}
-	g := &Client{conn: &fakeWaiter{}, member: m}
+	g := &Client{starter: starter{waiter: waiter{conn: &fakeWaiter{}}}, member: m}
 	var c Charge
 	if n := testing.AllocsPerRun(1000, func() {
 		if !g.MayBegin() {

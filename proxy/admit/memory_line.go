@@ -13,38 +13,7 @@ const (
 	// overtakeTicks is how many ticks a client waits before others that need less may no longer
 	// overtake it: by then slow senders have made room for it, if there are any.
 	overtakeTicks = 20
-	// memoryTick is how often Memory looks at the line. It also looks whenever memory was
-	// released.
-	memoryTick = 100 * time.Millisecond
 )
-
-// A memoryWaiter is a client connection in the line of Memory.
-type memoryWaiter struct {
-	conn Conn
-	s    *senderState
-	host *Host
-	size int64
-	call func()
-	tick int // value of Memory.tick when it began to wait
-}
-
-// A senderState is what Memory and slowSenders keep of a client connection that has held more than
-// a small block, or has waited.
-type senderState struct {
-	unproven [blockKinds]int64 // octets that Memory.unproven counts for it; its loop's
-	look     sendingLook       // its loop's
-	noBlock  bool              // the rules permitted its latest lease, and there was no such block; its loop's
-	turn     int64             // octets that are kept for it; guarded by Memory.mu, as the next
-	stranger bool              // Memory.unproven counts turn
-}
-
-// sender is what is kept of g. It is made at first use, by the client's loop: idle clients have none.
-func (g *Client) sender() *senderState {
-	if g.sends == nil {
-		g.sends = &senderState{}
-	}
-	return g.sends
-}
 
 // A turn is memory that is kept for a client whose turn has come, until the client leases it.
 type turn struct {
@@ -57,7 +26,7 @@ type turn struct {
 // connection that has ended meanwhile.
 func (m *Memory) Wait(g *Client, n int, call func()) {
 	if t := g.member; t != nil && !t.fits(int64(regmem.BlockSize(n))) {
-		t.tenant.wait(g, t.address, n, call)
+		t.tenant.wait(&g.waiter, t.address, n, call)
 		return
 	}
 	// If there was no block, serve would permit the same one at once, and the client would ask without end: it waits for

@@ -34,7 +34,7 @@ func newMemoryBed(t *testing.T) *memoryBed {
 
 // client is another client at an address of host number i.
 func (b *memoryBed) client(i byte) *Client {
-	return &Client{conn: &fakeWaiter{}, host: b.hosts.Join(netip.AddrFrom4([4]byte{10, 0, 0, i}))}
+	return &Client{starter: starter{waiter: waiter{conn: &fakeWaiter{}, host: b.hosts.Join(netip.AddrFrom4([4]byte{10, 0, 0, i}))}}}
 }
 
 // known is a client of host number i that has sent 8 MiB.

@@ -68,16 +68,15 @@ func (q *quota) room() int {
 	return int(max(0, n))
 }
 
-// admits reports whether a Call of g may begin; turns has those of the gates that have just admitted g. Otherwise g
-// waits at the gate. On the client's loop.
-func (q *quota) admits(g *Client, turns uint16) bool {
-	if (turns&(1<<q.kind) != 0 || q.waiting.Load() == 0) && q.room() > 0 {
+// admits reports whether a Call of w may begin. Otherwise w waits at the gate. On the client's loop.
+func (q *quota) admits(w *waiter) bool {
+	if (w.turns&(1<<q.kind) != 0 || q.waiting.Load() == 0) && q.room() > 0 {
 		return true
 	}
 	q.mu.Lock()
 	var next *ticket
-	if t := g.waitAt(q.kind, &q.gate); t != nil {
-		t.quota = q
+	if t := w.waitAt(q.kind, &q.gate); t != nil {
+		t.turn = q
 		q.waits.Inc()
 		next = q.next() // a Call may have ended since
 	}

@@ -33,10 +33,23 @@ type SlowStart struct {
 	closed    *metrics.Counter
 
 	mu     sync.Mutex           // guards the rest; taken before that of slowStart
-	coming map[*Client]struct{} // those that were admitted since the last tick and have sent nothing since
+	coming map[*waiter]struct{} // those that were admitted since the last tick and have sent nothing since
 	held   map[*Host]int        // clients in coming, and Calls that the slow start counts, or has counted and that are under way
 	gate   gate
 	timer  bool // tick is due
+}
+
+// A starter is a client as slow start sees it. It belongs to the client's loop.
+type starter struct {
+	waiter
+	waited *SlowStart // where the client waits, or that may count it among those to come; nil for none
+}
+
+// leaveSlowStart gives the client's place in a slow start to another one.
+func (g *starter) leaveSlowStart() {
+	if a := g.waited; a != nil {
+		a.gone(g)
+	}
 }
 
 // SlowStartOctetsOf bounds the octets of the first Calls of a slow start.
@@ -47,7 +60,7 @@ func NewSlowStart(
 	m *metrics.Registry, upstream string, s *pool.SlowStart, clock func() int64, wait func() time.Duration,
 ) *SlowStart {
 	return &SlowStart{
-		slowStart: s, clock: clock, wait: wait, coming: make(map[*Client]struct{}), held: make(map[*Host]int),
+		slowStart: s, clock: clock, wait: wait, coming: make(map[*waiter]struct{}), held: make(map[*Host]int),
 		waits:  m.Counter(metrics.UpstreamSlowStartWaits, upstream),
 		closed: m.Counter(metrics.UpstreamSlowStartClosedClients, upstream),
 	}
@@ -66,14 +79,14 @@ func (a *SlowStart) Clients() int {
 	return a.gate.n
 }
 
-// Enter counts the Call of c with this cost, which g has sent, and makes g wait if there is no room for another Call.
+// enter counts the Call of c with this cost, which g has sent, and makes g wait if there is no room for another Call.
 // Procedure 0 counts as no Call. On the client's loop.
-func (a *SlowStart) Enter(c *Charge, procedure uint32, cost int, g *Client) {
+func (a *SlowStart) enter(c *Charge, procedure uint32, cost int, g *starter) {
 	if a.slowStart.Over() {
 		return
 	}
 	a.mu.Lock()
-	a.came(g)
+	a.came(&g.waiter)
 	if procedure == 0 {
 		a.unlock()
 		return
@@ -88,22 +101,22 @@ func (a *SlowStart) Enter(c *Charge, procedure uint32, cost int, g *Client) {
 	}
 }
 
-// Arrive makes g wait if there is no room for its first Call, which waits to be read. On the client's loop.
-func (a *SlowStart) Arrive(g *Client) {
+// arrive makes g wait if there is no room for its first Call, which waits to be read. On the client's loop.
+func (a *SlowStart) arrive(g *starter) {
 	if a.slowStart.Over() {
 		return
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	g.waited = a
-	if !a.expect(g, a.room()) {
+	if !a.expect(&g.waiter, a.room()) {
 		a.hold(g)
 	}
 }
 
 // FollowSlowStart has a client leave the slow start for which it waits, or where it is counted among those to come, if of is
 // false of that: the upstreams of its listener are others now. On the client's loop.
-func (g *Client) FollowSlowStart(of func(*SlowStart) bool) {
+func (g *starter) FollowSlowStart(of func(*SlowStart) bool) {
 	a := g.waited
 	if a == nil || of(a) {
 		return
@@ -145,10 +158,10 @@ func (a *SlowStart) left(c *Charge) {
 
 // gone gives the place of a client whose connection has ended, or has other upstreams, to another client. On the
 // client's loop.
-func (a *SlowStart) gone(g *Client) {
+func (a *SlowStart) gone(g *starter) {
 	a.mu.Lock()
 	defer a.unlock()
-	a.came(g)
+	a.came(&g.waiter)
 	g.waited = nil
 }
 
@@ -167,7 +180,7 @@ func (a *SlowStart) room() int { return a.slowStart.Room() - len(a.coming) }
 
 // expect counts g among those to come, and returns true, if g may be read from while there is so much room. a.mu is
 // held.
-func (a *SlowStart) expect(g *Client, room int) bool {
+func (a *SlowStart) expect(g *waiter, room int) bool {
 	if room <= 0 || room <= a.kept() && a.held[g.host] > 0 {
 		return false
 	}
@@ -178,7 +191,7 @@ func (a *SlowStart) expect(g *Client, room int) bool {
 }
 
 // came ends the count of g among those to come. a.mu is held.
-func (a *SlowStart) came(g *Client) {
+func (a *SlowStart) came(g *waiter) {
 	if _, ok := a.coming[g]; ok {
 		delete(a.coming, g)
 		a.uncount(g.host)
@@ -193,7 +206,7 @@ func (a *SlowStart) uncount(h *Host) {
 }
 
 // hold makes a client wait. a.mu is held.
-func (a *SlowStart) hold(g *Client) {
+func (a *SlowStart) hold(g *starter) {
 	if t := g.waitAt(gateSlowStart, &a.gate); t != nil {
 		t.since, g.waited = a.clock(), a
 		a.waits.Inc()

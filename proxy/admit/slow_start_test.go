@@ -13,7 +13,7 @@ import (
 // enter has a count a Call of the client.
 func (f *fakeWaiter) enter(a *SlowStart) *sentCall {
 	c := &sentCall{cost: 200}
-	a.Enter(&c.charge, 1, c.cost, &f.client)
+	a.enter(&c.charge, 1, c.cost, &f.client.starter)
 	return c
 }
 
@@ -120,7 +120,7 @@ func TestSlowStartOfNewClients(t *testing.T) {
 				f.idle = true
 			}}
 			f.open(&Host{})
-			a.Arrive(&f.client)
+			f.client.ArriveAt(a)
 			f.run()
 			clients = append(clients, f)
 		}
@@ -159,8 +159,8 @@ func TestSlowStartPlaces(t *testing.T) {
 		name string
 		send func(a *SlowStart, f *fakeWaiter)
 	}{
-		{"ends", func(a *SlowStart, f *fakeWaiter) { f.left.Store(true); a.gone(&f.client) }},
-		{"sends NULL", func(a *SlowStart, f *fakeWaiter) { a.Enter(&Charge{}, 0, 0, &f.client) }},
+		{"ends", func(a *SlowStart, f *fakeWaiter) { f.left.Store(true); a.gone(&f.client.starter) }},
+		{"sends NULL", func(a *SlowStart, f *fakeWaiter) { a.enter(&Charge{}, 0, 0, &f.client.starter) }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -169,7 +169,7 @@ func TestSlowStartPlaces(t *testing.T) {
 				for range 400 {
 					f := &fakeWaiter{send: func(f *fakeWaiter) { f.idle = true }}
 					f.open(&Host{})
-					a.Arrive(&f.client)
+					f.client.ArriveAt(a)
 					f.run()
 					clients = append(clients, f)
 				}
@@ -209,7 +209,7 @@ func TestSlowStartOfAnotherUpstream(t *testing.T) {
 		client := func() *fakeWaiter {
 			f := &fakeWaiter{send: func(f *fakeWaiter) { f.enter(a); f.idle = true }}
 			f.open(&Host{})
-			a.Arrive(&f.client)
+			f.client.ArriveAt(a)
 			return f
 		}
 		coming := client()
@@ -265,7 +265,7 @@ func TestSlowStartOfHosts(t *testing.T) {
 				send(f, f.enter(a))
 			}}
 			f.open(h)
-			a.Arrive(&f.client)
+			f.client.ArriveAt(a)
 			f.run()
 			return f
 		}

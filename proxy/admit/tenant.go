@@ -126,6 +126,16 @@ func (t *Tenant) set(o *TenantOptions) (old *Rates) {
 	return old
 }
 
+// WeightOf returns the weight that the tenant gives its addresses, or else other.
+func (t *Tenant) WeightOf(other int) int {
+	if t != nil {
+		if w := t.current.Load().Weight; w > 0 {
+			return w
+		}
+	}
+	return other
+}
+
 // serveAll admits the clients for which there is room after the limits have changed.
 func (t *Tenant) serveAll() {
 	t.quota.serve()
@@ -202,7 +212,7 @@ func (t *Tenant) join(a netip.Addr, stays bool) (at *tenantAddress, why TenantRe
 }
 
 // leave undoes join for client, whose address is at. It takes the client out of the line, and calls it.
-func (t *Tenant) leave(at *tenantAddress, client *Client) {
+func (t *Tenant) leave(at *tenantAddress, client *waiter) {
 	t.mu.Lock()
 	t.clients--
 	at.clients.Add(-1)
@@ -235,7 +245,7 @@ func (t *Tenant) forget(a *tenantAddress) {
 // These connections wait apart from those that wait for the memory of all, who would have to look at each of
 // them again and again.
 type lineWait struct {
-	client *Client
+	client *waiter
 	at     *tenantAddress
 	size   int64
 	call   func()
@@ -251,7 +261,7 @@ func (t *Tenant) fits(at *tenantAddress, size int64) bool {
 }
 
 // wait calls call once, when client, whose address is at, may have a block for n octets, or has left the tenant.
-func (t *Tenant) wait(client *Client, at *tenantAddress, n int, call func()) {
+func (t *Tenant) wait(client *waiter, at *tenantAddress, n int, call func()) {
 	t.waits[limitMemory].Inc()
 	t.mu.Lock()
 	t.line = append(t.line, lineWait{client, at, int64(regmem.BlockSize(n)), call})

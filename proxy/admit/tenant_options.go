@@ -60,13 +60,3 @@ func (o *TenantOptions) has(a netip.Addr, who *tlsconf.Identity) bool {
 	}
 	return false
 }
-
-// WeightOf returns the weight that the tenant gives its addresses, or else other.
-func (t *Tenant) WeightOf(other int) int {
-	if t != nil {
-		if w := t.current.Load().Weight; w > 0 {
-			return w
-		}
-	}
-	return other
-}
