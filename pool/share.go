@@ -89,7 +89,7 @@ func (p *Pool) within(h *Host, r room) bool {
 	switch {
 	case r.reserve == 0 || n == 0:
 		return true
-	case n*(100-p.opts.Share) >= r.spare*p.opts.Share:
+	case p.fills(n, r.spare):
 		return false
 	case r.starts && !p.alone() && h.ages.young(p.age) >= r.free-r.reserve:
 		return false
@@ -98,6 +98,11 @@ func (p *Pool) within(h *Host, r room) bool {
 	}
 	few := (n == 1 || h.answered >= firstAge) && 4*n <= r.spare // its first Call hangs, or it was silent: it need not be stuck
 	return p.alone() || h.ages.young(p.age) == 0 && (2*r.spare > p.credits || few)
+}
+
+// fills reports whether a host with so many unproven Calls has no room in its window while so many credits are spare.
+func (p *Pool) fills(unproven, spare int) bool {
+	return unproven*(100-p.opts.Share) >= spare*p.opts.Share
 }
 
 // alone reports whether there is one host only, which may be another bridge. The caller holds p.mu.
@@ -337,9 +342,12 @@ func (p *Pool) unhold(h *Host, c *credit, n int32) {
 	}
 }
 
+// unproven is how many of held Calls are, of which so many are old, when the host got so many Replies lately.
+func unproven(old, held, replies int) int { return max(old, held-replies, 0) }
+
 // assess finds how many Calls of h are unproven. The caller holds p.mu.
 func (p *Pool) assess(h *Host) {
-	n := max(h.old(p.age), int(h.held)-h.replies.young(p.age), 0)
+	n := unproven(h.old(p.age), int(h.held), h.replies.young(p.age))
 	p.unproven += n - int(h.unproven)
 	h.unproven = int32(n)
 }

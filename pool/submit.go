@@ -70,14 +70,14 @@ func (p *Pool) run(s *Seat, e, behind *Entry, here int, r room) (n int) {
 		return 0
 	}
 	most := min(s.free(), r.free-r.reserve)
-	unproven, spare := int(h.unproven), r.spare
+	now, spare := int(h.unproven), r.spare // unproven Calls of h
 	old, replies := h.old(p.age), h.replies.young(p.age)
 	for x := behind; n+1 < most && x != nil && x.Flow == f && !x.large() && x.Aside == e.Aside; x = x.next {
 		if r.reserve > 0 {
-			was := unproven
-			unproven = max(old, int(h.held)+n+1-replies, 0)
-			spare -= unproven - was
-			if unproven > 0 && unproven*(100-p.opts.Share) >= spare*p.opts.Share {
+			was := now
+			now = unproven(old, int(h.held)+n+1, replies)
+			spare -= now - was
+			if now > 0 && p.fills(now, spare) {
 				break
 			}
 		}
