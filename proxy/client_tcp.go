@@ -148,19 +148,20 @@ func (s *tcpClient) Closed(_ *tcpframe.Conn, err error) {
 // may, waits at a gate, or is draining. It reads again when none of this is so.
 func (s *tcpClient) admit() {
 	if !s.reads() || s.ledger.Waits() {
-		s.admitWithin(s.bounds())
+		s.pauseOrResume()
 	}
 }
 
 // reads reports whether the bridge reads from the client, which is not draining and has no Call that waits.
 func (s *tcpClient) reads() bool { return s.kept == nil && !s.paused && !s.draining }
 
-// admitWithin does what admit does, with the bounds most.
-func (s *tcpClient) admitWithin(most admit.Bounds) {
+// pauseOrResume does what admit does, for a client that is paused, drains or waits. It is apart so that admit, which
+// each Call asks, stays short.
+func (s *tcpClient) pauseOrResume() {
 	if s.kept != nil {
 		s.beginKept()
 	}
-	reasons := s.ledger.LastingReasons(most)
+	reasons := s.ledger.LastingReasons(s.bounds())
 	if s.draining {
 		reasons |= 1 << admit.WaitDraining
 	}
@@ -179,11 +180,8 @@ func (s *tcpClient) admitWithin(most admit.Bounds) {
 // limit pauses the client if it has as much under way as it may: a Call has come, or a Reply
 // has turned out longer than was expected.
 func (s *tcpClient) limit() {
-	most := s.bounds()
-	s.ledger.Fill(most)
-	if !s.reads() || s.ledger.Waits() {
-		s.admitWithin(most)
-	}
+	s.ledger.Fill(s.bounds())
+	s.admit()
 }
 
 // transmit is part of client.
