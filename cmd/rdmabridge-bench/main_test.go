@@ -193,7 +193,7 @@ func TestManPages(t *testing.T) { clitest.ManPages(t, newCommand, 7) }
 
 // TestCommandLinesInDocs checks that the command lines of README.md and docs are such that the command would run.
 func TestCommandLinesInDocs(t *testing.T) {
-	clitest.CommandLines(t, "../..", newCommand, map[string]int{"bench.md": 2, "fault-server.md": 2})
+	clitest.CommandLines(t, "../..", newCommand, map[string]int{"docs/bench.md": 2, "docs/fault-server.md": 2})
 }
 
 // TestVersion: the program says its own name.

@@ -192,7 +192,7 @@ func TestArchitectureOfLocks(t *testing.T) {
 
 // TestCommandLinesInDocs checks that the command lines of README.md and docs are such that the command would run.
 func TestCommandLinesInDocs(t *testing.T) {
-	clitest.CommandLines(t, "../..", newCommand, map[string]int{"cli.md": 15, "getting-started.md": 8, "README.md": 3})
+	clitest.CommandLines(t, "../..", newCommand, map[string]int{"docs/cli.md": 15, "docs/getting-started.md": 8, "README.md": 4})
 }
 
 // TestManPages: each command has a page with all its flags, and groff has nothing to say against it.
@@ -239,6 +239,31 @@ func TestLinksInDocs(t *testing.T) {
 	}
 	if n < 50 {
 		t.Errorf("%d links", n)
+	}
+}
+
+// TestDocsIndex: README.md stays short, and docs/README.md has each page, so that a reader finds it.
+func TestDocsIndex(t *testing.T) {
+	root := filepath.Join("..", "..")
+	readme, err := os.ReadFile(filepath.Join(root, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(string(readme), "\n"); n > 120 {
+		t.Errorf("README.md has %d lines; move some to a page of docs", n)
+	}
+	index, err := os.ReadFile(filepath.Join(root, "docs", "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range pages {
+		if name := filepath.Base(page); name != "README.md" && !strings.Contains(string(index), "]("+name+")") {
+			t.Errorf("docs/README.md lacks %s", name)
+		}
 	}
 }
 

@@ -72,7 +72,7 @@ func doctorTargets(c *configs.Config, host *doctor.Host, fs *doctor.Findings) (t
 		o, missing := translate.Source(u), false
 		t.Source, t.Low, t.High = o.Address, o.Low, o.High
 		if u.RDMA() {
-			// A server on siw loses its listener when a client gives up early: README.md.
+			// A server on siw loses its listener when a client gives up early: docs/limits.md.
 			t.Connect *= pool.AloneTimes
 			if missing = !judgeProvider(u.Provider, "upstream "+u.Name, fs); !missing {
 				if t.Provider, err = translate.UpstreamProvider(u, nil, zerolog.Nop()); err != nil {

@@ -68,7 +68,7 @@ func ManPages(t *testing.T, root func() *cobra.Command, least int) {
 }
 
 // CommandLines checks that the command lines in README.md and docs, below dir, are such that the program would run.
-// Files must have at least as many as least says.
+// Files, by their paths below dir, must have at least as many as least says.
 func CommandLines(t *testing.T, dir string, root func() *cobra.Command, least map[string]int) {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(dir, "docs", "*.md"))
@@ -76,7 +76,11 @@ func CommandLines(t *testing.T, dir string, root func() *cobra.Command, least ma
 		t.Fatal(err)
 	}
 	for _, f := range append(files, filepath.Join(dir, "README.md")) {
-		t.Run(filepath.Base(f), func(t *testing.T) { testCommandLines(t, f, root, least[filepath.Base(f)]) })
+		name, err := filepath.Rel(dir, f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Run(name, func(t *testing.T) { testCommandLines(t, f, root, least[name]) })
 	}
 }
 
