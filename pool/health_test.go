@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/pool/dials"
 )
 
 var (
@@ -271,7 +273,7 @@ func TestKeepEndpoint(t *testing.T) {
 // TestReturnWaits: an attempt to return to an endpoint does not count as one before the limit of attempts admits it.
 func TestReturnWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := NewLimiter(1, 50)
+		l := dials.New(1, 50)
 		d := newCityDialer()
 		d.down["a"] = true
 		p, o := cityAt(t, d, Options{Connections: 1, Endpoints: []string{"a", "b"}, Dials: l.Share()}, false)

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/pool/dials"
 )
 
 // Options describe a pool. There are no defaults: New fails if a value is missing.
@@ -42,7 +44,7 @@ type Options struct {
 	// priority.
 	Health *Health
 	// Dials limits attempts to connect. nil means no limit.
-	Dials *Share
+	Dials *dials.Share
 	// Metrics are the metrics of the upstream, which all its pools share. nil counts
 	// nothing.
 	Metrics *Metrics

@@ -9,7 +9,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/metrics"
-	"github.com/rdmabridge/rdmabridge/pool"
+	"github.com/rdmabridge/rdmabridge/pool/dials"
 	"github.com/rdmabridge/rdmabridge/proxy/admit"
 	"github.com/rdmabridge/rdmabridge/proxy/identity"
 	"github.com/rdmabridge/rdmabridge/proxy/listener"
@@ -23,7 +23,7 @@ func testUpstream(t *testing.T, name string, hosts *admit.Hosts) *upstream.Upstr
 	t.Helper()
 	m := metrics.New()
 	x := &upstream.Context{
-		Metrics: m, Engine: new(tcpframe.Engine), Loops: []upstream.Loop{{Metrics: m}}, Hosts: hosts, Dials: pool.NewLimiter(1, 1),
+		Metrics: m, Engine: new(tcpframe.Engine), Loops: []upstream.Loop{{Metrics: m}}, Hosts: hosts, Dials: dials.New(1, 1),
 		Draining: new(atomic.Bool), XIDs: identity.NewXIDs(), Budget: 1 << 30,
 	}
 	u, err := upstream.New(x, 0, settings.UpstreamOptions{

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/pool"
+	"github.com/rdmabridge/rdmabridge/pool/dials"
 	"github.com/rdmabridge/rdmabridge/proxy/admit"
 	"github.com/rdmabridge/rdmabridge/proxy/identity"
 	"github.com/rdmabridge/rdmabridge/proxy/listener"
@@ -30,7 +31,7 @@ func New(o Options) (*Proxy, error) {
 		xids:       identity.NewXIDs(),
 		flights:    identity.NewFlights(),
 		hosts:      admit.NewHosts(),
-		dials:      pool.NewLimiter(reach.LeastDials, reach.LeastDialsPerSecond),
+		dials:      dials.New(reach.LeastDials, reach.LeastDialsPerSecond),
 		quit:       make(chan struct{}),
 		numbers:    make(map[string]int),
 	}

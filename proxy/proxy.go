@@ -38,7 +38,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/metrics"
-	"github.com/rdmabridge/rdmabridge/pool"
+	"github.com/rdmabridge/rdmabridge/pool/dials"
 	"github.com/rdmabridge/rdmabridge/proxy/admit"
 	"github.com/rdmabridge/rdmabridge/proxy/identity"
 	"github.com/rdmabridge/rdmabridge/proxy/listener"
@@ -95,7 +95,7 @@ type Proxy struct {
 	replies  *regmem.Account // memory for Replies, which Calls cannot exhaust
 	rdma     *listener.RDMARoom
 	receives *rdmaside.ReceivePool // memory for the Receives of RDMA clients; nil without RDMA listeners
-	dials    *pool.Limiter         // bounds the attempts to connect of all upstreams
+	dials    *dials.Limiter        // bounds the attempts to connect of all upstreams
 	identity identity.Bridge
 	xids     *identity.XIDs
 	flights  *identity.Flights

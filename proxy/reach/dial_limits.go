@@ -4,7 +4,7 @@ import "time"
 
 // Attempts to connect
 //
-// A pool.Limiter bounds the attempts of the whole process, so that a server that comes back is not
+// A dials.Limiter bounds the attempts of the whole process, so that a server that comes back is not
 // overrun. But a Call waits for its connection no longer than Demand.Within, and the
 // limiter alone must not make it wait so long. So the limits follow from how many connections the
 // upstreams may have: all of them may be dialled in half of that time, if an attempt takes DialTime.
@@ -32,6 +32,6 @@ func DialLimits(all []Demand) (most, perSecond int) {
 		perSecond += int((time.Duration(d.Connections)*time.Second + half - 1) / half)
 	}
 	perSecond = max(perSecond, LeastDialsPerSecond)
-	// One upstream has half of the attempts that may be under way: pool.Limiter.
+	// One upstream has half of the attempts that may be under way: dials.Limiter.
 	return max(LeastDials, int(2*time.Duration(perSecond)*DialTime/time.Second)), perSecond
 }

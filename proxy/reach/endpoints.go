@@ -12,6 +12,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/pool"
+	"github.com/rdmabridge/rdmabridge/pool/dials"
 )
 
 // Several endpoints
@@ -63,7 +64,7 @@ type EndpointsOptions struct {
 	Endpoints []string // host:port
 	Priority  bool     // unless Apart: an endpoint is used only while those before it fail
 	Apart     bool     // each client belongs to one endpoint
-	Dials     *pool.Share
+	Dials     *dials.Share
 	Metrics   *metrics.Registry
 	Lines     *Lines
 	Renew     func() // has the pools replace connections to endpoints that are ejected
@@ -75,7 +76,7 @@ type Endpoints struct {
 	log       *zerolog.Logger
 	health    *pool.Health   // of all
 	apart     []*pool.Health // of each one, if each client belongs to one
-	dials     *pool.Share
+	dials     *dials.Share
 	ejections *metrics.Counter
 	renew     func()
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/pool"
+	"github.com/rdmabridge/rdmabridge/pool/dials"
 )
 
 // TestEndpointFor: clients are spread evenly, keep their place, and keep it when another
@@ -58,7 +59,7 @@ func TestEndpointsOfClients(t *testing.T) {
 	for _, apart := range []bool{false, true} {
 		renewed := 0
 		e := NewEndpoints(EndpointsOptions{
-			Upstream: "storage", Endpoints: all, Apart: apart, Dials: pool.NewLimiter(1, 1).Share(), Metrics: metrics.New(),
+			Upstream: "storage", Endpoints: all, Apart: apart, Dials: dials.New(1, 1).Share(), Metrics: metrics.New(),
 			Lines: NewLines(&log, new(atomic.Bool)), Renew: func() { renewed++ },
 		})
 		var states []status.EndpointState

@@ -7,7 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/rdmabridge/rdmabridge/pool"
+	"github.com/rdmabridge/rdmabridge/pool/dials"
 	"github.com/rdmabridge/rdmabridge/proxy/reach"
 )
 
@@ -29,7 +29,7 @@ func TestDialLimits(t *testing.T) {
 	} {
 		name := fmt.Sprintf("%d pinned in %v", tt.o.Pinned, tt.o.UnavailableAfter)
 		synctest.Test(t, func(t *testing.T) {
-			l := pool.NewLimiter(reach.DialLimits([]reach.Demand{tt.o.Demand()}))
+			l := dials.New(reach.DialLimits([]reach.Demand{tt.o.Demand()}))
 			s := l.Share()
 			began := time.Now()
 			all := tt.o.Connections + tt.o.Pinned + tt.o.LaneCount()

@@ -22,6 +22,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/tlsconf"
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/pool"
+	"github.com/rdmabridge/rdmabridge/pool/dials"
 	"github.com/rdmabridge/rdmabridge/proxy/admit"
 	"github.com/rdmabridge/rdmabridge/proxy/certs"
 	"github.com/rdmabridge/rdmabridge/proxy/identity"
@@ -70,7 +71,7 @@ type Context struct {
 	Budget   int64 // octets of all memory
 	Slow     *admit.SlowReaders
 	Draining *atomic.Bool
-	Dials    *pool.Limiter
+	Dials    *dials.Limiter
 	LookUp   reach.LookUp                // nil for the host's resolver
 	Owner    pool.Owner                  // learns of Calls that no connection has carried
 	Connect  connect                     // makes connections

@@ -1,4 +1,5 @@
-package pool
+// Package dials admits attempts to connect: few at a time, and few in a second.
+package dials
 
 import (
 	"context"
@@ -32,9 +33,9 @@ type waiter struct {
 	admitted chan struct{} // closed when the attempt may begin
 }
 
-// NewLimiter returns a Limiter that allows most attempts at a time and perSecond in a second.
+// New returns a Limiter that allows most attempts at a time and perSecond in a second.
 // After a pause without attempts, most attempts may begin at once.
-func NewLimiter(most, perSecond int) *Limiter {
+func New(most, perSecond int) *Limiter {
 	l := &Limiter{}
 	l.Set(most, perSecond)
 	return l

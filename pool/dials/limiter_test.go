@@ -1,4 +1,4 @@
-package pool
+package dials
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 // than is allowed, and all of them begin.
 func TestLimiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := NewLimiter(16, 50)
+		l := New(16, 50)
 		s := l.Share()
 		began := time.Now()
 		done := make(chan time.Duration, 256)
@@ -53,7 +53,7 @@ func TestLimiter(t *testing.T) {
 // TestLimiterShares: an upstream whose attempts never end leaves room for others.
 func TestLimiterShares(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := NewLimiter(8, 1000)
+		l := New(8, 1000)
 		dead, well, third := l.Share(), l.Share(), l.Share()
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 100)
