@@ -19,7 +19,7 @@ func defaults() map[string]any {
 		"rpcbind.address":   none,
 		"admin.address":     "127.0.0.1:9090",
 		"log.level":         "info",
-		"log.format":        formatJSON,
+		"log.format":        FormatAuto,
 		"log.access.mode":   AccessOff,
 		"log.access.slower": "100ms",
 		"log.access.sample": "1%",

@@ -39,7 +39,7 @@ func TestDefaults(t *testing.T) {
 		Memory:    Memory{Budget: 1 << 30},
 		RPCBind:   RPCBind{Address: "none"},
 		Admin:     Admin{Address: "127.0.0.1:9090"},
-		Log:       Log{Level: "info", Format: "json", Access: AccessLog{Mode: "off", Slower: Duration(100 * time.Millisecond), Sample: 0.01, Path: "stderr"}},
+		Log:       Log{Level: "info", Format: "auto", Access: AccessLog{Mode: "off", Slower: Duration(100 * time.Millisecond), Sample: 0.01, Path: "stderr"}},
 		Tracing:   Tracing{Endpoint: none, Sample: 0.001, Slower: Duration(time.Second)},
 		Drain:     Drain{Timeout: Duration(30 * time.Second)},
 		Reload:    Reload{Watch: Duration(2 * time.Second)},

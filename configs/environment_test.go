@@ -61,7 +61,7 @@ func TestExpansionErrors(t *testing.T) {
 		{"entries", head + "upstreams: [{name: s, transport: tcp, endpoints: ['${LIST}']}]\n", `line 2: upstreams[0].endpoints[0]: "h:1, h:2" has several addresses; write one here, or one in each entry of a list`},
 		{"an empty entry", head + "upstreams: [{name: s, transport: tcp, endpoints: ['${EMPTY}']}]\n", `line 2: upstreams[0].endpoints[0]: the entry is empty; write a value, or remove it`},
 		{"lines", head + tail + "log:\n  level: ${LINES}\n", `line 4: log.level: "info\nformat: xml" is not possible here; write debug, info, warn or error`},
-		{"an override", head + tail, `RDMABRIDGE_LOG_FORMAT: log.format: "xml" is not possible here; write json or console`},
+		{"an override", head + tail, `RDMABRIDGE_LOG_FORMAT: log.format: "xml" is not possible here; write auto, json or console`},
 		{"an override of another type", head + tail, `RDMABRIDGE_LOOPS: loops: write a whole number, not "many"`},
 	} {
 		variables := []string{"SET=info", "SETTINGS={level: debug}", "LIST=h:1, h:2", "EMPTY=", "LINES=info\nformat: xml"}
@@ -130,7 +130,7 @@ func TestFlags(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.Log.Level != "debug" || c.Log.Format != formatJSON || c.Loops != 3 || c.BusyPoll != millisecond || c.Admin.Address != none {
+	if c.Log.Level != "debug" || c.Log.Format != FormatJSON || c.Loops != 3 || c.BusyPoll != millisecond || c.Admin.Address != none {
 		t.Errorf("%+v", c)
 	}
 	for _, s := range c.Settings() {

@@ -74,10 +74,10 @@ func LogFormat(paths []string, k Known) string {
 		}
 	}
 	l.bind()
-	if l.v.GetString("log.format") == FormatConsole {
-		return FormatConsole
+	if format := l.v.GetString("log.format"); format == FormatConsole || format == FormatJSON {
+		return format
 	}
-	return formatJSON
+	return FormatAuto
 }
 
 // readFile reads as much of a file as shows whether it is too long.

@@ -8,7 +8,7 @@ import (
 // Log configures the log, which goes to standard error, and the access log.
 type Log struct {
 	Level  string    `mapstructure:"level"`  // debug, info, warn or error
-	Format string    `mapstructure:"format"` // json or console
+	Format string    `mapstructure:"format"` // auto, json or console
 	Access AccessLog `mapstructure:"access"`
 }
 
@@ -37,7 +37,7 @@ func (a *AccessLog) Enabled() bool { return a.Mode != AccessOff }
 
 func (l *Log) validate(r *report) {
 	r.oneOf("log.level", l.Level, "debug", "info", "warn", "error")
-	r.oneOf("log.format", l.Format, formatJSON, FormatConsole)
+	r.oneOf("log.format", l.Format, FormatAuto, FormatJSON, FormatConsole)
 	a := &l.Access
 	r.oneOf("log.access.mode", a.Mode, AccessOff, AccessFailed, AccessSlow, AccessSampled, AccessAll)
 	r.finite("log.access.slower", a.Slower)

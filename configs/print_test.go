@@ -77,7 +77,7 @@ log: {level: "debug"}
 		{Path: "upstreams[s].failover", Value: "off", Line: 11},
 		{Path: "upstreams[s].pool.connections", Value: "2"},
 		{Path: "log.level", Value: "debug", Line: 14},
-		{Path: "log.format", Value: "json"},
+		{Path: "log.format", Value: "auto"},
 	} {
 		if want.Line > 0 {
 			want.Where = fmt.Sprintf("line %d", want.Line)

@@ -93,7 +93,7 @@ log: json
 	{"polling", head + tail + "busy_poll: 11ms\n", `
 		line 3: busy_poll: 11ms is too long; write at most 10ms, or none`},
 	{"words", head + tail + "log: {level: loud, format: xml}\n", `
-		line 3: log.format: "xml" is not possible here; write json or console
+		line 3: log.format: "xml" is not possible here; write auto, json or console
 		line 3: log.level: "loud" is not possible here; write debug, info, warn or error`},
 	{"access log", head + tail + "log: {access: {mode: some, slower: none, sample: 2, path: access.log}}\ntracing: {endpoint: 'collector:4318', sample: 0%}\n", `
 		line 3: log.access.mode: "some" is not possible here; write off, failed, slow, sampled or all

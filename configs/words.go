@@ -17,8 +17,9 @@ const (
 	PrivilegedAny      = "any"
 	PrivilegedRequired = "required"
 
+	FormatAuto    = "auto"
 	FormatConsole = "console"
-	formatJSON    = "json"
+	FormatJSON    = "json"
 
 	BalancePriority = "priority"
 	balanceSpread   = "spread"

@@ -55,12 +55,11 @@ Exit codes: 0 the bridge drained; 1 the file has problems or the bridge failed;
 			defer stop()
 			sink := logsink.NewQueued(cmd.ErrOrStderr(), translate.Log(c.Log))
 			defer sink.Close()
-			log := sink.Logger()
 			err = cli.Failed(service{
-				config: c, log: log, signals: signals,
+				config: c, log: sink.Logger(), signals: signals,
 				files: files, flags: cmd.Flags(), hash: hash, watcher: watched, sink: sink, takeover: takeover,
 			}.run())
-			return reported(err, logStartError(&log, c.Log, err))
+			return reported(err, logStartError(sink, err))
 		},
 	}
 	configFlag(cmd, &files)

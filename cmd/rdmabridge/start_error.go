@@ -14,8 +14,8 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/rdmabridge/rdmabridge/cmd/rdmabridge/internal/translate"
 	"github.com/rdmabridge/rdmabridge/configs"
-	"github.com/rdmabridge/rdmabridge/internal/cli"
 	"github.com/rdmabridge/rdmabridge/internal/handover"
 	"github.com/rdmabridge/rdmabridge/internal/logsink"
 )
@@ -39,11 +39,12 @@ func cannotStart(err error, c *configs.Config) error { return &startError{err, w
 
 // logStartError logs err in the format of the log, if it is that of a start. It reports whether it did:
 // nothing else is to be printed then. A log for people has the error as plain text instead.
-func logStartError(log *zerolog.Logger, c configs.Log, err error) bool {
+func logStartError(sink *logsink.Sink, err error) bool {
 	var start *startError
-	if !errors.As(err, &start) || c.Format == configs.FormatConsole {
+	if !errors.As(err, &start) || sink.ForPeople() {
 		return false
 	}
+	log := sink.Logger()
 	e := log.WithLevel(zerolog.FatalLevel).Str("event", "start_failed").Err(start.err)
 	if start.advice != "" {
 		e = e.Str("advice", start.advice)
@@ -53,13 +54,13 @@ func logStartError(log *zerolog.Logger, c configs.Log, err error) bool {
 }
 
 // logFileError writes a line for each problem of a configuration file, for programs that read the log of
-// serve. It reports whether it did. A person at a terminal, and a file whose log.format is console, get
-// plain text instead.
+// serve. It reports whether it did. A log for people has the problems as plain text instead.
 func logFileError(w io.Writer, files []string, known configs.Known, err error) bool {
-	if cli.ShowsColours(w) || configs.LogFormat(files, known) == configs.FormatConsole {
+	sink := logsink.New(w, translate.Log(configs.Log{Level: "info", Format: configs.LogFormat(files, known)}))
+	if sink.ForPeople() {
 		return false
 	}
-	log := logsink.New(w, logsink.Settings{Level: "info"}).Logger()
+	log := sink.Logger()
 	line := func() *zerolog.Event {
 		return log.WithLevel(zerolog.FatalLevel).Str("event", "config_invalid").Str("file", strings.Join(files, ", "))
 	}

@@ -24,7 +24,8 @@ import (
 // change while loggers use it. Its journal has the last lines of level info and above,
 // whatever the level is.
 type Sink struct {
-	terminal bool // whether to is a terminal, which shows colours
+	terminal bool // whether to is a terminal
+	colours  bool // whether it is to show colours
 	journald bool // whether to is connected to journald, which reads priorities
 	journal  *journal.Journal
 	queue    *lineQueue // in front of the writer; nil for none
@@ -42,15 +43,25 @@ type Sink struct {
 	until      time.Time   // when restore does that
 }
 
+// A Format says what lines look like.
+type Format uint8
+
+// The formats.
+const (
+	JSON    Format = iota // each line is a JSON object
+	Console               // lines for people
+	Auto                  // Console on a terminal, and JSON elsewhere
+)
+
 // Settings are what can change.
 type Settings struct {
-	Level   string // debug, info, warn or error
-	Console bool   // lines for people; otherwise each is a JSON object
+	Level  string // debug, info, warn or error
+	Format Format
 }
 
 // New returns a sink for a process that may wait for w.
 func New(w io.Writer, c Settings) *Sink {
-	s := &Sink{to: w, terminal: cli.ShowsColours(w), journald: isJournald(w), journal: journal.New()}
+	s := &Sink{to: w, terminal: cli.IsTerminal(w), colours: cli.ShowsColours(w), journald: isJournald(w), journal: journal.New()}
 	s.Set(c)
 	return s
 }
@@ -81,13 +92,20 @@ func (s *Sink) Set(c Settings) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.console = nil
-	if c.Console {
-		s.console = cli.Console(&s.line, s.terminal)
+	if c.Format == Console || c.Format == Auto && s.terminal {
+		s.console = cli.Console(&s.line, s.colours)
 	}
 	s.configured = ParseLevel(c.Level)
 	if s.restore == nil {
 		s.level.Store(int32(s.configured))
 	}
+}
+
+// ForPeople reports whether lines are for people.
+func (s *Sink) ForPeople() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.console != nil
 }
 
 // ParseLevel returns the level of a name, which is info for other names.

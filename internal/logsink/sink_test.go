@@ -51,7 +51,7 @@ func TestLogOverride(t *testing.T) {
 		}
 		sink.Override(zerolog.DebugLevel, 10*time.Minute)
 		want(zerolog.DebugLevel, zerolog.InfoLevel, 10*time.Minute)
-		sink.Set(Settings{Level: "warn", Console: true})
+		sink.Set(Settings{Level: "warn", Format: Console})
 		want(zerolog.DebugLevel, zerolog.WarnLevel, 10*time.Minute)
 		sink.Override(zerolog.ErrorLevel, time.Hour)
 		time.Sleep(30 * time.Minute)
@@ -78,9 +78,9 @@ func TestJournaldPriorities(t *testing.T) {
 		t.Fatal(err)
 	}
 	stat := info.Sys().(*syscall.Stat_t)
-	read := func(stream, format string) string {
+	read := func(stream string, format Format) string {
 		t.Setenv("JOURNAL_STREAM", stream)
-		log := New(w, Settings{Level: "debug", Console: format == "console"}).Logger()
+		log := New(w, Settings{Level: "debug", Format: format}).Logger()
 		log.Debug().Msg("a")
 		log.Info().Msg("a")
 		log.Warn().Msg("a")
@@ -93,18 +93,37 @@ func TestJournaldPriorities(t *testing.T) {
 		return string(b[:n])
 	}
 	here := fmt.Sprintf("%d:%d", stat.Dev, stat.Ino)
-	for _, format := range []string{"json", "console"} {
+	for _, format := range []Format{JSON, Console} {
 		var priorities strings.Builder
 		for line := range strings.Lines(read(here, format)) {
 			priorities.WriteString(line[:3])
 		}
 		if got := priorities.String(); got != "<7><6><4><3>" {
-			t.Errorf("%s: priorities %s", format, got)
+			t.Errorf("%d: priorities %s", format, got)
 		}
 		for _, other := range []string{"", "1:1", here + "0"} {
 			if got := read(other, format); strings.HasPrefix(got, "<") {
-				t.Errorf("JOURNAL_STREAM=%s, %s: a priority in %q", other, format, got)
+				t.Errorf("JOURNAL_STREAM=%s, %d: a priority in %q", other, format, got)
 			}
+		}
+	}
+}
+
+// TestAuto: lines are for people on a terminal, whatever its colours, and JSON elsewhere.
+func TestAuto(t *testing.T) {
+	pty, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Skip(err)
+	}
+	defer pty.Close()
+	t.Setenv("NO_COLOR", "1")
+	for _, tc := range []struct {
+		to     io.Writer
+		format Format
+		people bool
+	}{{pty, Auto, true}, {pty, JSON, false}, {io.Discard, Auto, false}, {io.Discard, Console, true}} {
+		if got := New(tc.to, Settings{Format: tc.format}).ForPeople(); got != tc.people {
+			t.Errorf("%T, format %d: for people is %t, want %t", tc.to, tc.format, got, tc.people)
 		}
 	}
 }

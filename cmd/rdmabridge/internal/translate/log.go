@@ -8,7 +8,11 @@ import (
 
 // Log translates the settings of the log.
 func Log(c configs.Log) logsink.Settings {
-	return logsink.Settings{Level: c.Level, Console: c.Format == configs.FormatConsole}
+	return logsink.Settings{Level: c.Level, Format: logFormats[c.Format]}
+}
+
+var logFormats = map[string]logsink.Format{
+	configs.FormatAuto: logsink.Auto, configs.FormatJSON: logsink.JSON, configs.FormatConsole: logsink.Console,
 }
 
 var accessModes = map[string]accesslog.Mode{
