@@ -28,28 +28,41 @@ type initPlan struct {
 	export    string // for mounts
 }
 
-var initTemplate = template.Must(template.New("init").Parse(`# {{if .Sidecar}}A bridge beside one application, which mounts {{.Host}}.{{else if .Reverse}}A bridge between clients with RDMA and one storage.{{else}}A bridge between many clients and one storage.{{end}} Made by rdmabridge init.
+var initTemplate = template.Must(template.New("init").Parse(`# {{if .Sidecar}}A bridge beside one application, which mounts {{.Host}}.{{else if .Reverse}}A bridge between clients with RDMA and one storage.{{else}}A bridge between many clients and one storage.{{end}} Made by rdmabridge {{.Made}}.
 # rdmabridge check -c FILE reports mistakes; configs/rdmabridge.yaml shows every setting.
 listeners:
 {{- if .Reverse}}
   - name: nfs-rdma
-    address: {{.Listen}} # clients connect here over RDMA: by iWARP, which needs no adapter here
+    address: "{{.Listen}}" # clients connect here over RDMA{{if not .Provider}}: by iWARP, which needs no adapter here{{end}}
     transport: rdma
+{{- with .Provider}}
+    provider: {{.}}
+{{- end}}
     upstream: storage
-    allow: [{{.Allow}}] # nobody else may connect
+{{- with .Allow}}
+    allow: [{{.}}] # nobody else may connect
+{{- end}}
     privileged: any # Linux connects over RDMA from ports above 1023
+{{- if .Mountd}}
   - name: mount
-    address: {{.ListenMount}} # NFSv3 clients use MOUNT over TCP
+    address: "{{.ListenMount}}" # NFSv3 clients use MOUNT over TCP
     upstream: mountd
-    allow: [{{.Allow}}]
+{{- with .Allow}}
+    allow: [{{.}}]
+{{- end}}
     privileged: any
+{{- end}}
 {{else}}
   - name: nfs
-    address: {{.Listen}} # clients connect here over TCP{{if .Sidecar}}; a container without root may listen above 1023{{end}}
+    address: "{{.Listen}}" # clients connect here over TCP{{if .Sidecar}}; a container without root may listen above 1023{{end}}
     upstream: storage
+{{- if .Mountd}}
     routes:
       - {program: mount, upstream: mountd} # NFSv3 clients use MOUNT, which storage serves over TCP
-    allow: [{{.Allow}}] # nobody else may connect
+{{- end}}
+{{- with .Allow}}
+    allow: [{{.}}] # nobody else may connect
+{{- end}}
 {{- if .Sidecar}}
     limits: {connections: 64}
 {{- end}}
@@ -57,26 +70,60 @@ listeners:
 upstreams:
   - name: storage
     transport: {{.Transport}}
+{{- if and .Provider (eq .Transport "rdma")}}
+    provider: {{.Provider}}
+{{- end}}
     endpoints: ["{{.Endpoint}}"] # its exports must allow the address of this bridge, and have the option insecure
+{{- if .Mountd}}
   - name: mountd
     transport: tcp
     endpoints: ["{{.Mountd}}"] # what "rpcinfo -p" on the storage says of mountd; unused by NFSv4
+{{- end}}
 {{if .Sidecar}}
 memory: {budget: 256MiB} # of all messages
 {{end}}
-admin: {address: 127.0.0.1:9090} # /metrics, /livez, /readyz and a status page
+admin: {address: "{{.Admin}}"} # /metrics, /livez, /readyz and a status page
+{{- if or .LogLevel .LogFormat}}
+log: {level: "{{or .LogLevel "info"}}", format: "{{or .LogFormat "auto"}}"}
+{{- end}}
 `))
 
-// An initConfig is what the templates of init print.
+// An initConfig is what the templates of init print, and serve without a file.
 type initConfig struct {
+	Made                                             string // by which command
 	Sidecar, Reverse                                 bool
 	Host, Port, Listen, ListenMount, Allow           string
 	Transport, Endpoint, Mountd, Export, Where, Unit string
+	Admin                                            string
+
+	Provider, LogLevel, LogFormat string // "" for the default; init has no other
+}
+
+// portMountd is where mountd is most often.
+const portMountd = "20048"
+
+// yaml returns the configuration.
+func (v *initConfig) yaml() ([]byte, error) {
+	var text bytes.Buffer
+	err := initTemplate.Execute(&text, v)
+	return text.Bytes(), err
+}
+
+// quoteNetworks makes a list of YAML of networks with commas.
+func quoteNetworks(s string) (string, error) {
+	var networks []string
+	for _, n := range strings.FieldsFunc(s, func(c rune) bool { return c == ',' || c == ' ' }) {
+		if strings.ContainsAny(n, "[]{}#&*!|>'\"%@`\n\t$\\") {
+			return "", fmt.Errorf("--clients: %q is not a network", n)
+		}
+		networks = append(networks, fmt.Sprintf("%q", n))
+	}
+	return strings.Join(networks, ", "), nil
 }
 
 // values checks the answers. An error is about a flag.
 func (p *initPlan) values() (v initConfig, err error) {
-	v = initConfig{Sidecar: p.use == initSidecar, Reverse: p.use == initReverse, Transport: p.transport, Export: p.export, Where: "/mnt/nfs", Unit: "mnt-nfs.mount"}
+	v = initConfig{Made: "init", Admin: "127.0.0.1:9090", Sidecar: p.use == initSidecar, Reverse: p.use == initReverse, Transport: p.transport, Export: p.export, Where: "/mnt/nfs", Unit: "mnt-nfs.mount"}
 	switch {
 	case p.use != initSidecar && p.use != initGateway && p.use != initReverse:
 		return v, fmt.Errorf("--as: %q is not possible here; write %s, %s or %s", p.use, initSidecar, initGateway, initReverse)
@@ -97,7 +144,7 @@ func (p *initPlan) values() (v initConfig, err error) {
 	if err := configs.CheckAddress(v.Endpoint, port); err != nil || host == "" {
 		return v, fmt.Errorf("--storage: %q is not the name or the address of a host: %w", p.storage, err)
 	}
-	v.Mountd = net.JoinHostPort(host, "20048")
+	v.Mountd = net.JoinHostPort(host, portMountd)
 	if v.Sidecar {
 		v.Host, v.Port, v.Allow = "127.0.0.1", "12049", "127.0.0.0/8"
 		v.Listen = net.JoinHostPort(v.Host, v.Port)
@@ -105,20 +152,13 @@ func (p *initPlan) values() (v initConfig, err error) {
 	}
 	v.Listen, v.Port = "0.0.0.0:2049", "2049"
 	if v.Reverse {
-		v.Listen, v.Port, v.ListenMount = "0.0.0.0:20049", "20049", "0.0.0.0:20048"
+		v.Listen, v.Port, v.ListenMount = "0.0.0.0:20049", "20049", "0.0.0.0:"+portMountd
 	}
 	if v.Host, err = os.Hostname(); err != nil {
 		return v, err
 	}
-	var networks []string
-	for _, n := range strings.FieldsFunc(p.clients, func(c rune) bool { return c == ',' || c == ' ' }) {
-		if strings.ContainsAny(n, "[]{}#&*!|>'\"%@`\n\t$") {
-			return v, fmt.Errorf("--clients: %q is not a network", n)
-		}
-		networks = append(networks, fmt.Sprintf("%q", n))
-	}
-	v.Allow = strings.Join(networks, ", ")
-	return v, nil
+	v.Allow, err = quoteNetworks(p.clients)
+	return v, err
 }
 
 // config returns the configuration, which is one that check accepts.
@@ -127,16 +167,16 @@ func (p *initPlan) config() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	var text bytes.Buffer
-	if err := initTemplate.Execute(&text, v); err != nil {
+	text, err := v.yaml()
+	if err != nil {
 		return nil, cli.Failed(err)
 	}
 	own := known
 	own.Environment = false
-	if _, err := configs.Load(text.Bytes(), own); err != nil {
+	if _, err := configs.Load(text, own); err != nil {
 		return nil, fmt.Errorf("these answers give no configuration: %w", err)
 	}
-	return text.Bytes(), nil
+	return text, nil
 }
 
 var mountsTemplate = template.Must(template.New("mounts").Parse(`{{range .Versions}}NFSv{{.Version}}, as root on {{if $.Sidecar}}this host or in this pod{{else}}a client{{end}}:

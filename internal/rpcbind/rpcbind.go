@@ -1,6 +1,6 @@
 // Package rpcbind answers program 100000, RFC 1833: the port mapper, version 2,
 // and rpcbind, versions 3 and 4, on one TCP and one UDP port. It knows only the bridge's
-// own listeners.
+// own listeners. [Ask] asks the rpcbind of another host.
 //
 // # Answers
 //
