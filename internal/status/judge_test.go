@@ -223,6 +223,10 @@ func TestJudge(t *testing.T) {
 			u, _ := s.upstream()
 			u.SlowStart = &SlowStart{Calls: 16, Clients: 40}
 		}, "notice slow_start storage", []string{"16 may be under way, and 40 clients wait"}},
+		{"slow start that no client waits for", func(s scene) {
+			u, _ := s.upstream()
+			u.SlowStart = &SlowStart{Calls: 16}
+		}, "", nil},
 		{"down, and no slow start before it is up", func(s scene) {
 			u, _ := s.upstream()
 			since := s.now.Time.Add(-time.Minute)

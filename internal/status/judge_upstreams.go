@@ -40,7 +40,7 @@ const (
 // upstream judges one upstream.
 func (j *judge) upstream(u *Upstream) {
 	old := j.upstreamBefore(u.Name)
-	if u.SlowStart != nil && u.State != Down {
+	if u.SlowStart != nil && u.SlowStart.Clients > 0 && u.State != Down {
 		j.add(Notice, CodeSlowStart, u.Name, fmt.Sprintf("Upstream %s has just connected, so the bridge lets Calls through slowly: %d may be under way, and %s.", u.Name, u.SlowStart.Calls, waitsLower(u.SlowStart.Clients, "client")), "It ends by itself as the server answers.")
 	}
 	j.tlsFiles(u.TLS, tlsOwner{"upstream", u.Name, "its servers refuse it when the bridge connects", "its servers"})

@@ -369,7 +369,7 @@
           h("span", { class: "dim" }, [u.transport, "pool " + u.mode, plainEnds ? ends.map((e) => e.address).join(", ") : plural(ends.length, "endpoint"),
             u.down_since ? "down for " + since(u.down_since) : ""].filter(Boolean).join(" · "))),
         u.last_error && u.state !== "up" && u.state !== "asleep" ? h("p", { class: "err" }, u.last_error) : null,
-        u.slow_start ? h("p", { class: "t-warn" }, `Slow start: ${plural(u.slow_start.calls, "Call")} may be under way, ${plural(u.slow_start.clients, "client")} wait.`) : null,
+        u.slow_start && u.slow_start.clients > 0 ? h("p", { class: "t-warn" }, `Slow start: ${plural(u.slow_start.calls, "Call")} may be under way, ${plural(u.slow_start.clients, "client")} wait.`) : null,
         plainEnds ? null : h("ul", { class: "endpoints" }, ends.map((e) => h("li", { key: e.address }, h("span", { class: "pill " + ({ used: "good", ejected: "bad" }[e.state] || "") }, e.state), " " + e.address + " ",
           h("span", { class: "dim" }, [plural(e.connections, "connection"), e.until ? "tried again in " + age((Date.parse(e.until) - Date.parse(d.time)) / 1000) : "", e.reason].filter(Boolean).join(" · "))))),
         h("div", { class: "halves" },
