@@ -16,7 +16,8 @@ func newCheckCommand() *cobra.Command {
 		Use:   "check FILE",
 		Short: "Report every problem in a configuration",
 		Long: `Check loads a configuration file as serve does and reports every problem with its
-line number. It opens no socket. A warning is about a setting that is allowed and
+line number. It opens no socket. Of a valid file it prints which Calls of each listener
+go to which upstream: by its rules, then by its routes. A warning is about a setting that is allowed and
 perhaps not meant; it does not change the exit code. With --explain it also says for
 a client at an address which rule of each listener matches which of its Calls, and why
 the others do not. FILE can be given with -c, too,
@@ -37,6 +38,7 @@ Exit codes: 0 the file is valid; 1 it has problems; 2 it cannot be read.`,
 				fmt.Fprintf(cmd.OutOrStdout(), "%s: warning: %s\n", strings.Join(files, ", "), w)
 			}
 			if x.client == "" {
+				printRoutes(cmd.OutOrStdout(), c)
 				return nil
 			}
 			return explainClient(cmd.OutOrStdout(), c, &x)

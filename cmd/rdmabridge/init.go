@@ -2,10 +2,12 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/mattn/go-isatty"
@@ -17,7 +19,7 @@ import (
 func newInitCommand() *cobra.Command {
 	var p initPlan
 	var file string
-	var noDoctor bool
+	var noDoctor, all bool
 	cmd := &cobra.Command{
 		Use:   "init [FILE]",
 		Short: "Write a configuration from three questions, try it, and print how to mount",
@@ -25,10 +27,10 @@ func newInitCommand() *cobra.Command {
 there is, which clients may connect, and whether the bridge is a sidecar beside one
 application, a gateway for many clients, or reverse: for clients that mount over RDMA
 and storage that serves TCP. Flags answer these questions without asking.
-Then it runs doctor with the file, and prints mount commands, lines for /etc/fstab and
-units of systemd for each version of NFS.
+Then it prints a mount command, a line for /etc/fstab and a unit of systemd for NFS 4.2,
+or with --all for each version of NFS, and runs doctor with the file, whose findings come last.
 
-It replaces no file. With FILE - it prints the configuration alone.
+It replaces no file: one that is there must be what these answers give. With FILE - it prints the configuration alone.
 
 Exit codes: 0 the file is written, and doctor found nothing worse than a note; 1 the file
 cannot be written, or doctor found an error; 2 the command line is wrong; 3 doctor found
@@ -53,20 +55,19 @@ a warning and no error. The file is written whatever doctor finds.`,
 			if err := writeNew(file, text); err != nil {
 				return cli.Failed(err)
 			}
-			fmt.Fprintf(out, "%s is written. Run the bridge with: rdmabridge serve -c %s\n\n", file, file)
-			var found error
-			if !noDoctor {
-				ctx, stop := cli.Interruptible()
-				defer stop()
-				fmt.Fprintf(out, "rdmabridge doctor -c %s says:\n\n", file)
-				d := doctorFlags{config: []string{file}}
-				found = d.run(ctx, out)
-				fmt.Fprintln(out)
-			}
-			if err := p.mounts(out); err != nil {
+			start, unit := startOf(file)
+			fmt.Fprintf(out, "%s is written. Start the bridge: %s\n\n", file, start)
+			if err := p.mounts(out, unit, all); err != nil {
 				return cli.Failed(err)
 			}
-			return found
+			if noDoctor {
+				return nil
+			}
+			ctx, stop := cli.Interruptible()
+			defer stop()
+			fmt.Fprintf(out, "\nrdmabridge doctor -c %s says:\n\n", file)
+			d := doctorFlags{config: []string{file}}
+			return d.run(ctx, out)
 		},
 		ValidArgsFunction: completeConfig,
 	}
@@ -75,18 +76,32 @@ a warning and no error. The file is written whatever doctor finds.`,
 	cmd.Flags().StringVar(&p.clients, "clients", "", "`NETWORKS` that may connect to a gateway or, over RDMA, to reverse, such as 10.0.0.0/8,192.0.2.7")
 	cmd.Flags().StringVar(&p.use, "as", "", "`sidecar`, gateway or reverse")
 	cmd.Flags().StringVar(&p.export, "export", "/export", "the `PATH` that clients mount, for the lines that init prints")
+	cmd.Flags().BoolVar(&all, "all", false, "print how to mount with each version of NFS, not with 4.2 alone")
 	cmd.Flags().BoolVar(&noDoctor, "no-doctor", false, "do not run doctor with the file")
 	return cmd
 }
 
-// ask asks for what no flag has said, if somebody is there to answer.
+// startOf returns the command that starts a bridge with file, and the unit of systemd that does it, or would if file
+// were where units look.
+func startOf(file string) (command, unit string) {
+	path, err := filepath.Abs(file)
+	if name, ok := strings.CutSuffix(filepath.Base(path), ".yaml"); ok && err == nil && filepath.Dir(path) == "/etc/rdmabridge" {
+		if unit = "rdmabridge"; name != unit {
+			unit += "@" + name
+		}
+		return "systemctl enable --now " + unit, unit + ".service"
+	}
+	return "rdmabridge serve -c " + file, "rdmabridge.service"
+}
+
+// ask asks for what no flag has said, if somebody is there to answer. It asks again after an answer that is not possible.
 func (p *initPlan) ask(in io.Reader, out io.Writer) error {
 	lines := bufio.NewScanner(in)
 	person := true
 	if f, ok := in.(*os.File); ok {
 		person = isatty.IsTerminal(f.Fd())
 	}
-	question := func(value *string, flag, text, def string) error {
+	question := func(value *string, flag, text, def string, check func() error) error {
 		if *value != "" {
 			return nil
 		}
@@ -100,22 +115,38 @@ func (p *initPlan) ask(in io.Reader, out io.Writer) error {
 		if def != "" {
 			text += " [" + def + "]"
 		}
-		fmt.Fprintf(out, "%s: ", text)
-		if !lines.Scan() {
-			return errors.Join(fmt.Errorf("--%s has no answer", flag), lines.Err())
+		for {
+			fmt.Fprintf(out, "%s: ", text)
+			if !lines.Scan() {
+				return errors.Join(fmt.Errorf("--%s has no answer", flag), lines.Err())
+			}
+			if *value = strings.TrimSpace(lines.Text()); *value == "" {
+				*value = def
+			}
+			if *value == "" {
+				continue
+			}
+			err := check()
+			if err == nil {
+				return nil
+			}
+			fmt.Fprintln(out, strings.TrimPrefix(err.Error(), "--"+flag+": "))
 		}
-		if *value = strings.TrimSpace(lines.Text()); *value == "" {
-			*value = def
-		}
-		if *value == "" {
-			return fmt.Errorf("--%s has no answer", flag)
-		}
-		return nil
 	}
-	if err := question(&p.storage, "storage", "What is the name or the address of the storage?", ""); err != nil {
+	possible := func(plan initPlan) error {
+		_, err := plan.config()
 		return err
 	}
-	if err := question(&p.use, "as", "Is the bridge a sidecar beside one application, a gateway for many clients, or reverse, for clients with RDMA and storage without?", "gateway"); err != nil {
+	err := question(&p.storage, "storage", "What is the name or the address of the storage?", "", func() error {
+		return possible(initPlan{storage: p.storage, transport: "rdma", use: initSidecar, export: "/"})
+	})
+	if err != nil {
+		return err
+	}
+	err = question(&p.use, "as", "Is the bridge a sidecar beside one application, a gateway for many clients, or reverse, for clients with RDMA and storage without?", "gateway", func() error {
+		return possible(initPlan{storage: "h", transport: "rdma", clients: "127.0.0.1", use: p.use, export: "/"})
+	})
+	if err != nil {
 		return err
 	}
 	if p.transport == "" {
@@ -126,13 +157,24 @@ func (p *initPlan) ask(in io.Reader, out io.Writer) error {
 	if p.use == initSidecar {
 		return nil
 	}
-	return question(&p.clients, "clients", "Which networks may connect, such as 10.0.0.0/8?", "")
+	return question(&p.clients, "clients", "Which networks may connect, such as 10.0.0.0/8?", "", func() error {
+		err := possible(initPlan{storage: "h", transport: "rdma", clients: p.clients, use: initGateway, export: "/"})
+		if err != nil {
+			if _, text, ok := strings.Cut(err.Error(), "]: "); ok { // behind the place in a file that nobody has seen
+				return errors.New(text)
+			}
+		}
+		return err
+	})
 }
 
-// writeNew writes a file that is not there yet.
+// writeNew writes a file that is not there yet, or that has this text already.
 func writeNew(path string, text []byte) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o644)
 	if errors.Is(err, os.ErrExist) {
+		if old, err := os.ReadFile(path); err == nil && bytes.Equal(old, text) {
+			return nil
+		}
 		return fmt.Errorf("init: %s is there already; name another file, or remove it", path)
 	}
 	if err != nil {

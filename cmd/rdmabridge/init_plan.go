@@ -185,13 +185,18 @@ var mountsTemplate = template.Must(template.New("mounts").Parse(`{{range .Versio
 
 in /etc/fstab:
 
-  {{$.Host}}:{{$.Export}} {{$.Where}} nfs {{.Options}},_netdev 0 0
+  {{$.Host}}:{{$.Export}} {{$.Where}} nfs {{.Options}},_netdev{{if $.Sidecar}},x-systemd.requires={{$.Service}}{{end}} 0 0
 
 or in /etc/systemd/system/{{$.Unit}}:
 
   [Unit]
+{{- if $.Sidecar}}
+  Requires={{$.Service}}
+  After={{$.Service}}
+{{- else}}
   Wants=network-online.target
   After=network-online.target
+{{- end}}
   [Mount]
   What={{$.Host}}:{{$.Export}}
   Where={{$.Where}}
@@ -201,13 +206,15 @@ or in /etc/systemd/system/{{$.Unit}}:
   WantedBy=remote-fs.target
 
 {{end}}{{if .Reverse}}Clients need an RDMA device that speaks iWARP; without an adapter: rdma link add siw0 type siw netdev eth0
-{{end}}NFSv4 mounts / where the storage has fsid=0 at the export. With clientaddr=0.0.0.0 the server does not call clients of
-NFSv4.0 back past the bridge. Mount hard, which is the default: with soft, a program is told of errors while the bridge restarts.
-{{if not .Sidecar}}Write a name or an address of this host that clients know in place of {{.Host}}.
+{{end}}NFSv4 mounts / where the storage has fsid=0 at the export.{{if .All}} With clientaddr=0.0.0.0 the server does not call clients of
+NFSv4.0 back past the bridge.{{end}} Mount hard, which is the default: with soft, a program is told of errors while the bridge restarts.
+{{if .Sidecar}}{{.Service}} is of the packages; it reads /etc/rdmabridge.
+{{else}}Write a name or an address of this host that clients know in place of {{.Host}}.
+{{end}}{{if not .All}}The same command with --all says it for NFSv4.1, NFSv4.0 and NFSv3, too.
 {{end}}`))
 
-// mounts prints how clients of each version mount.
-func (p *initPlan) mounts(out io.Writer) error {
+// mounts prints how clients mount with NFS 4.2, or with each version. A sidecar's mounts need the unit service.
+func (p *initPlan) mounts(out io.Writer, service string, all bool) error {
 	v, err := p.values()
 	if err != nil {
 		return err
@@ -217,13 +224,19 @@ func (p *initPlan) mounts(out io.Writer) error {
 	if v.Reverse {
 		common, mount = "proto=rdma,port="+v.Port, ",mountproto=tcp,mountport=20048"
 	}
-	return mountsTemplate.Execute(out, struct {
-		initConfig
-		Versions []version
-	}{v, []version{
+	versions := []version{
 		{"4.2", "vers=4.2," + common},
 		{"4.1", "vers=4.1," + common},
 		{"4.0", "vers=4.0," + common + ",clientaddr=0.0.0.0"},
 		{"3", "vers=3," + common + mount + ",nolock"},
-	}})
+	}
+	if !all {
+		versions = versions[:1]
+	}
+	return mountsTemplate.Execute(out, struct {
+		initConfig
+		Service  string
+		All      bool
+		Versions []version
+	}{v, service, all, versions})
 }

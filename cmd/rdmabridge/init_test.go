@@ -40,7 +40,7 @@ func TestInit(t *testing.T) {
 			t.Errorf("%v: %s", err, formatted)
 		}
 		var out bytes.Buffer
-		if err := tc.plan.mounts(&out); err != nil || !strings.Contains(out.String(), tc.mount) {
+		if err := tc.plan.mounts(&out, "rdmabridge.service", true); err != nil || !strings.Contains(out.String(), tc.mount) {
 			t.Errorf("%v: %s, want %q", err, &out, tc.mount)
 		}
 	}
@@ -56,16 +56,27 @@ func TestInitCommand(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "bridge.yaml")
 	args := []string{"init", file, "--storage", s.Addr(), "--transport", "tcp", "--as", "sidecar"}
 	code, out, errOut := run(args...)
-	for _, want := range []string{file + " is written", "rdmabridge doctor -c " + file + " says:", "upstream", "vers=4.2,proto=tcp,port=12049"} {
-		if !strings.Contains(out, want) {
-			t.Errorf("%d: %q is not said: %s%s", code, want, out, errOut)
+	rest := out
+	for _, want := range []string{
+		file + " is written. Start the bridge: rdmabridge serve -c " + file, "vers=4.2,proto=tcp,port=12049,_netdev,x-systemd.requires=rdmabridge.service 0 0",
+		"\n  Requires=rdmabridge.service\n", "with --all", "rdmabridge doctor -c " + file + " says:", "upstream",
+	} {
+		var ok bool
+		if _, rest, ok = strings.Cut(rest, want); !ok {
+			t.Errorf("%d: %q is not said, or not in its place: %s%s", code, want, out, errOut)
 		}
+	}
+	if strings.Contains(out, "vers=3") || strings.Contains(out, "vers=4.1") {
+		t.Errorf("several versions: %s", out)
 	}
 	if code, out, _ := run("check", file); code != cli.ExitDone {
 		t.Errorf("check: %d %s", code, out)
 	}
-	if code, _, errOut := run(args...); code != cli.ExitFailed || !strings.Contains(errOut, "is there already") {
-		t.Errorf("a second time: %d %s", code, errOut)
+	if _, out, errOut := run(append(args, "--all")...); !strings.Contains(out, "vers=3") {
+		t.Errorf("a second time: %s%s", out, errOut)
+	}
+	if code, _, errOut := run(append(args, "--as", "gateway", "--clients", "10.0.0.0/8")...); code != cli.ExitFailed || !strings.Contains(errOut, "is there already") {
+		t.Errorf("a second time, with another answer: %d %s", code, errOut)
 	}
 	for _, tc := range []struct {
 		args []string
@@ -94,10 +105,10 @@ func TestInitUnits(t *testing.T) {
 	if err != nil {
 		t.Skip("needs systemd-analyze")
 	}
-	for _, use := range []string{initGateway, initReverse} {
+	for _, use := range []string{initSidecar, initGateway, initReverse} {
 		p := initPlan{storage: "10.1.0.5", transport: "tcp", clients: "10.0.0.0/8", use: use, export: "/"}
 		var out bytes.Buffer
-		if err := p.mounts(&out); err != nil {
+		if err := p.mounts(&out, "rdmabridge.service", true); err != nil {
 			t.Fatal(err)
 		}
 		units := strings.Split(out.String(), "or in /etc/systemd/system/mnt-nfs.mount:\n")[1:]
@@ -108,7 +119,9 @@ func TestInitUnits(t *testing.T) {
 			unit, _, _ = strings.Cut(unit, "WantedBy=")
 			file := filepath.Join(t.TempDir(), "mnt-nfs.mount")
 			write(t, file, strings.ReplaceAll(unit+"WantedBy=remote-fs.target\n", "\n  ", "\n"))
-			out, err := exec.CommandContext(t.Context(), verify, "verify", "--man=no", file).CombinedOutput()
+			bridge := filepath.Join(filepath.Dir(file), "rdmabridge.service") // which mounts of a sidecar need
+			write(t, bridge, "[Service]\nExecStart=/bin/true\n")
+			out, err := exec.CommandContext(t.Context(), verify, "verify", "--man=no", file, bridge).CombinedOutput()
 			if err != nil || strings.Contains(string(out), "mnt-nfs.mount") {
 				t.Errorf("%v %s\n%s", err, out, unit)
 			}
@@ -130,6 +143,16 @@ func TestInitQuestions(t *testing.T) {
 	if err := p.ask(strings.NewReader("10.1.0.5\nreverse\n10.0.0.0/8\n"), new(testkit.Log)); err != nil || p.use != initReverse || p.transport != "tcp" {
 		t.Errorf("reverse: %v %+v", err, p)
 	}
+	p = initPlan{}
+	out.Reset()
+	if err := p.ask(strings.NewReader("10.1.0.500\n10.1.0.5\nbridge\ngateway\nall\n\n10.1.2.3/8\n10.0.0.0/8\n"), &out); err != nil || p.storage != "10.1.0.5" || p.use != initGateway || p.clients != "10.0.0.0/8" {
+		t.Errorf("after bad answers: %v %+v", err, p)
+	}
+	for _, want := range []string{`"10.1.0.500" is not`, `"bridge" is not possible here; write sidecar`, "write 10.0.0.0/8"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is not said: %s", want, &out)
+		}
+	}
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		t.Fatal(err)
@@ -137,5 +160,18 @@ func TestInitQuestions(t *testing.T) {
 	defer null.Close()
 	if err := new(initPlan).ask(null, new(testkit.Log)); err == nil || !strings.HasPrefix(err.Error(), "--storage is missing") {
 		t.Errorf("nobody to ask: %v", err)
+	}
+}
+
+// TestInitStart: a file where the units look is started by its unit.
+func TestInitStart(t *testing.T) {
+	for file, want := range map[string][2]string{
+		"/etc/rdmabridge/rdmabridge.yaml": {"systemctl enable --now rdmabridge", "rdmabridge.service"},
+		"/etc/rdmabridge/home.yaml":       {"systemctl enable --now rdmabridge@home", "rdmabridge@home.service"},
+		"/srv/home.yaml":                  {"rdmabridge serve -c /srv/home.yaml", "rdmabridge.service"},
+	} {
+		if command, unit := startOf(file); command != want[0] || unit != want[1] {
+			t.Errorf("%s: %q %q", file, command, unit)
+		}
 	}
 }
