@@ -155,9 +155,9 @@ func (b *Batch) settle(part *batchPart) {
 	if after.kept > 0 || after.more {
 		p.kick(b.here)
 	}
-	p.part.wake(b.here)
+	p.part.Wake(b.here)
 	if after.wake {
-		p.slowStart.wake(b.here) // the Calls above may have left the room to others
+		p.slowStart.Wake(b.here) // the Calls above may have left the room to others
 	}
 }
 
@@ -180,7 +180,7 @@ func (b *Batch) handOver(p *Pool, credits []returned, calls *fifo, now time.Time
 	for i := range credits {
 		c := &credits[i]
 		p.giveBack(&c.credit, c.host, c.n)
-		p.slowStart.undispatch(c.slowStart, c.n)
+		p.slowStart.Undispatch(c.slowStart, c.n)
 		after.wake = after.wake || c.slowStart != 0
 	}
 	for i := range credits {

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/pool/ages"
 )
 
 // newBatch returns a batch of loop 0, and how often it was arranged to be flushed.
@@ -205,7 +207,7 @@ func testRuns(t *testing.T, rng *rand.Rand, share int) {
 			}
 		}
 		if i%20 == 0 {
-			time.Sleep(ageing)
+			time.Sleep(ages.Ageing)
 		}
 	}
 	for back(10) {
@@ -216,11 +218,11 @@ func testRuns(t *testing.T, rng *rand.Rand, share int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i := range hosts {
-		if h := &hosts[i]; h.held != 0 || h.unproven != 0 || h.ages.young(p.age) != 0 || h.waiting != 0 {
+		if h := &hosts[i]; h.held != 0 || h.unproven != 0 || h.ages.Young(p.age) != 0 || h.waiting != 0 {
 			t.Errorf("of host %d stays %+v", i, h)
 		}
 	}
-	if p.inUse != 0 || p.outstanding != 0 || p.unproven != 0 || p.ages.young(p.age) != 0 || len(p.holders) != 0 {
+	if p.inUse != 0 || p.outstanding != 0 || p.unproven != 0 || p.ages.Young(p.age) != 0 || len(p.holders) != 0 {
 		t.Errorf("%d credits in use, %d Calls, %d unproven, %d holders stay", p.inUse, p.outstanding, p.unproven, len(p.holders))
 	}
 }

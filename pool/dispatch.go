@@ -7,7 +7,7 @@ func (p *Pool) kick(here int) {
 		m, e := p.nextAny(here)
 		p.mu.Unlock()
 		if e == nil {
-			p.part.wake(here) // there may be room since
+			p.part.Wake(here) // there may be room since
 			return
 		}
 		p.dispatch(m, e, here)
@@ -25,7 +25,7 @@ func (s *Seat) pull(here int) {
 		}
 		p.mu.Unlock()
 		if e == nil {
-			p.part.wake(here) // there may be room since
+			p.part.Wake(here) // there may be room since
 			return
 		}
 		p.dispatch(m, e, here)
@@ -56,15 +56,15 @@ func (p *Pool) nextAny(here int) (Member, *Entry) {
 
 // next takes the next queued Call for seat s, and a credit for it. The caller holds p.mu.
 func (p *Pool) next(s *Seat) (Member, *Entry) {
-	if p.held || p.closed || s.free() <= 0 || !p.queue.waitsFor(s.index) || !p.part.admits(&p.place) {
+	if p.held || p.closed || s.free() <= 0 || !p.queue.waitsFor(s.index) || !p.part.Admits(&p.place) {
 		return nil, nil
 	}
-	p.slowStart.block(&p.slowed) // before room, or a Reply in between would not wake p
+	p.slowStart.Block(&p.slowed) // before room, or a Reply in between would not wake p
 	e := p.take(s, p.room())
 	if e == nil {
 		return nil, nil
 	}
-	return p.divert(s, e).takeCredit(e, p.slowStart.dispatch()), e
+	return p.divert(s, e).takeCredit(e, p.slowStart.Dispatch()), e
 }
 
 // dispatch hands e, which was queued, to m.
@@ -88,11 +88,11 @@ func (p *Pool) expire(e *Entry, err error) {
 // kickOne dispatches a queued Call. If more Calls wait, it puts p in line again.
 func (p *Pool) kickOne(here int) {
 	p.mu.Lock()
-	p.place.called = true
+	p.place.Called = true
 	m, e := p.nextAny(here)
-	p.place.called = false
+	p.place.Called = false
 	if e != nil && p.queue.n > 0 {
-		p.part.join(&p.place)
+		p.part.Join(&p.place)
 	}
 	p.mu.Unlock()
 	if e != nil {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/pool/dials"
+	"github.com/rdmabridge/rdmabridge/pool/endpoints"
 )
 
 var (
@@ -135,7 +136,7 @@ func (d *cityDialer) connections(endpoint string) (n int) {
 // cityAt starts a pool of d with o, which names the endpoints, and returns it with its settings.
 func cityAt(t *testing.T, d Dialer, o Options, priority bool) (*Pool, Options) {
 	t.Helper()
-	o.Health = &Health{}
+	o.Health = &endpoints.Health{}
 	o = complete(o)
 	o.Health.Set(o.Endpoints, priority)
 	return startPool(t, o, d, &owner{}), o
@@ -149,7 +150,7 @@ func cityPool(t *testing.T, o Options, priority bool, down ...string) (*Pool, *c
 	}
 	o.Endpoints = []string{"a", "b", "c"}
 	if o.Health == nil {
-		o.Health = &Health{}
+		o.Health = &endpoints.Health{}
 	}
 	o.Health.Set(o.Endpoints, priority)
 	o.HostGone = func(err error) bool { return errors.Is(err, errGone) }
@@ -180,7 +181,7 @@ func wantAt(t *testing.T, p *Pool, why string, want ...string) {
 func TestSpread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var events []string
-		h := &Health{
+		h := &endpoints.Health{
 			Ejected:  func(e string, _ time.Duration, _ error) { events = append(events, "-"+e) },
 			Returned: func(e string) { events = append(events, "+"+e) },
 		}
@@ -288,11 +289,9 @@ func TestReturnWaits(t *testing.T) {
 		if _, waiting := l.Stats(); waiting != 1 {
 			t.Fatalf("%d attempts wait, want 1", waiting)
 		}
-		o.Health.mu.Lock()
-		if o.Health.find("a").trial != nil {
+		if !o.Health.IsBetter(0, "b") {
 			t.Error("an attempt counts that has not begun")
 		}
-		o.Health.mu.Unlock()
 		other.Release()
 		time.Sleep(time.Second)
 		wantAt(t, p, "a is back", "a")
@@ -330,9 +329,9 @@ func TestAllAway(t *testing.T) {
 			}
 		}
 		d.set("c", false)
-		// The pool dials the endpoint whose ejection ends first, each of which lasts for mostEject/2 at least and mostEject
-		// at most. So when mostEject/2 has passed since it dialled c, it dials each other one once more before c.
-		time.Sleep(mostEject/2 + 3*p.options().BackoffMax)
+		// The pool dials the endpoint whose ejection ends first, each of which lasts for time.Minute/2 at least and time.Minute
+		// at most. So when time.Minute/2 has passed since it dialled c, it dials each other one once more before c.
+		time.Sleep(time.Minute/2 + 3*p.options().BackoffMax)
 		wantAt(t, p, "c is back", "c")
 	})
 }
@@ -359,9 +358,9 @@ func (d *hangDialer) Dial(ctx context.Context, endpoint string, affinity int, s 
 func TestTrialGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &hangDialer{newCityDialer(), map[string]bool{"a": true}}
-		h := &Health{}
+		h := &endpoints.Health{}
 		h.Set([]string{"a", "b"}, false)
-		h.gone("a", errGone) // its host has gone
+		h.Gone("a", errGone) // its host has gone
 		time.Sleep(2 * time.Second)
 		o := Options{Endpoints: []string{"a", "b"}, Connections: 1, Health: h, Prefer: 0}
 		pinned := idlePool(t, Options{Endpoints: o.Endpoints, Connections: 1, Health: h, Prefer: 0, KeepEndpoint: true}, d, &owner{})
@@ -425,7 +424,7 @@ func TestOneHangsForKeepers(t *testing.T) {
 // second, while the others wait for it.
 func TestOneIsSlow(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		d := &slowDialer{city: newCityDialer(), takes: patience / 2}
+		d := &slowDialer{city: newCityDialer(), takes: endpoints.Patience / 2}
 		p, _ := cityAt(t, d, Options{Connections: 4, Endpoints: []string{"a", "b"}}, false)
 		time.Sleep(2 * time.Second)
 		wantAt(t, p, "both work", "a", "a", "b", "b")
@@ -441,7 +440,7 @@ func TestDownOneAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &slowDialer{city: newCityDialer(), takes: time.Second}
 		d.city.down["a"] = true
-		h := &Health{}
+		h := &endpoints.Health{}
 		h.Set([]string{"a"}, false)
 		o := Options{Endpoints: []string{"a"}, Connections: 8, Health: h}
 		p := startPool(t, o, d, &owner{})
@@ -465,7 +464,7 @@ func TestDownOneAtATime(t *testing.T) {
 // TestLocalErrors: an attempt that fails for want of descriptors says nothing about its endpoint.
 func TestLocalErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h := &Health{Ejected: func(string, time.Duration, error) { t.Error("an endpoint was ejected") }}
+		h := &endpoints.Health{Ejected: func(string, time.Duration, error) { t.Error("an endpoint was ejected") }}
 		local := func(err error) bool { return errors.Is(err, errDown) }
 		p, d := cityPool(t, Options{Connections: 3, Health: h, Local: local}, false, "a", "b", "c")
 		time.Sleep(time.Minute)
@@ -482,7 +481,7 @@ func TestLocalErrors(t *testing.T) {
 func TestEjectedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var ejected, returned atomic.Int32
-		h := &Health{
+		h := &endpoints.Health{
 			Ejected:  func(string, time.Duration, error) { ejected.Add(1) },
 			Returned: func(string) { returned.Add(1) },
 		}
@@ -495,7 +494,7 @@ func TestEjectedOnce(t *testing.T) {
 		for _, e := range []string{"a", "b", "c"} {
 			d.set(e, false)
 		}
-		time.Sleep(2 * mostEject)
+		time.Sleep(2 * time.Minute)
 		synctest.Wait()
 		if n := returned.Load(); n != 3 {
 			t.Errorf("three endpoints returned %d times, want 3", n)
@@ -619,7 +618,7 @@ func TestShutWhileDown(t *testing.T) {
 			p, _ := cityAt(t, d, Options{Connections: 1, Endpoints: []string{"a", "b"}, KeepEndpoint: keep, BackoffMax: 5 * time.Second}, true)
 			time.Sleep(2 * time.Minute)
 			d.set("b", false)
-			time.Sleep(mostEject + 15*time.Second)
+			time.Sleep(time.Minute + 15*time.Second)
 			wantAt(t, p, "b is back", "b")
 			for range 60 {
 				time.Sleep(time.Second)

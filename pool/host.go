@@ -1,6 +1,10 @@
 package pool
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+
+	"github.com/rdmabridge/rdmabridge/pool/ages"
+)
 
 // A Host is what a pool counts as one client: the flows of all connections of one address.
 // Opening more connections gains a host nothing. The zero value is ready to use, in one pool.
@@ -10,17 +14,17 @@ type Host struct {
 	// the first Submit; nil for a host of one pool.
 	Spread *Spread
 
-	held     int32       // Calls outstanding
-	unproven int32       // of held: share.go
-	holder   int32       // 1 + index in shared.holders, while held is not 0
-	aside    int32       // 1 + index in shared.aside, while the host has no room in its window: no place is in a ring
-	places   *place      // where Calls of the host wait, or have waited, linked by place.another
-	ages     ages[int32] // of the Calls outstanding
-	answered uint32      // Pool.age when the host got its last Reply
-	replies  ages[int32] // Replies that the host got
-	waiting  int32       // places where Calls wait
-	rings    int32       // places that are in the rings of their queues
-	over     int32       // Spread.n when the weight was divided last
+	held     int32             // Calls outstanding
+	unproven int32             // of held: share.go
+	holder   int32             // 1 + index in shared.holders, while held is not 0
+	aside    int32             // 1 + index in shared.aside, while the host has no room in its window: no place is in a ring
+	places   *place            // where Calls of the host wait, or have waited, linked by place.another
+	ages     ages.Count[int32] // of the Calls outstanding
+	answered uint32            // Pool.age when the host got its last Reply
+	replies  ages.Count[int32] // Replies that the host got
+	waiting  int32             // places where Calls wait
+	rings    int32             // places that are in the rings of their queues
+	over     int32             // Spread.n when the weight was divided last
 }
 
 // A Spread counts the pools in which Calls of one host wait. Its Hosts in these pools have it in
@@ -184,7 +188,7 @@ func (pl *place) ended() {
 // relist puts the place in the list of its queue that fits the host's Calls, or in none.
 func (pl *place) relist() {
 	sh, h := pl.queue.shared, pl.host
-	if pl.n == 0 || h.ages.young(sh.age) > 0 || h.held > 0 && !sh.lately(h) {
+	if pl.n == 0 || h.ages.Young(sh.age) > 0 || h.held > 0 && !sh.lately(h) {
 		pl.moveTo(nil)
 	} else if pl.list == nil || pl.list == &pl.queue.stuck && h.held == 0 {
 		pl.moveTo(&pl.queue.known)

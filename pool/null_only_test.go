@@ -9,6 +9,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/pool/endpoints"
 )
 
 // callDeadline is when a connection of a careDialer ends because of a Call that is not answered.
@@ -91,10 +93,10 @@ func traffic(t *testing.T, p *Pool, during time.Duration, change func(*Entry)) {
 }
 
 // care starts a pool of d with the endpoints a and b, of which all seats prefer a.
-func care(t *testing.T, d *careDialer, o Options) (*Pool, *Health, *[]error) {
+func care(t *testing.T, d *careDialer, o Options) (*Pool, *endpoints.Health, *[]error) {
 	t.Helper()
 	why := new([]error)
-	h := &Health{Ejected: func(_ string, _ time.Duration, err error) { *why = append(*why, err) }}
+	h := &endpoints.Health{Ejected: func(_ string, _ time.Duration, err error) { *why = append(*why, err) }}
 	o.Endpoints, o.Health = []string{"a", "b"}, h
 	h.Set(o.Endpoints, true)
 	p := startPool(t, o, d, &owner{})
@@ -151,7 +153,7 @@ func TestNullOnlyEnds(t *testing.T) {
 		wantAt(t, p, "the start", "a", "a")
 		traffic(t, p, 2*time.Second, nil)
 		wantAt(t, p, "a answers no Calls", "b", "b")
-		if len(*why) != 1 || !errors.Is((*why)[0], errFruitless) || !errors.Is((*why)[0], io.EOF) {
+		if len(*why) != 1 || !errors.Is((*why)[0], endpoints.ErrFruitless) || !errors.Is((*why)[0], io.EOF) {
 			t.Errorf("ejected because of %v", *why)
 		}
 		before, dials := d.came("a"), d.count("a")
@@ -169,7 +171,7 @@ func TestNullOnlyEnds(t *testing.T) {
 			t.Errorf("a is described as %+v", st)
 		}
 		d.set(d.ends, "a", false)
-		traffic(t, p, 2*mostEject, nil)
+		traffic(t, p, 2*time.Minute, nil)
 		wantAt(t, p, "a answers", "a", "a")
 		if st := h.Stats()[0]; st.IsEjected {
 			t.Errorf("a answers, and is described as %+v", st)
@@ -198,7 +200,7 @@ func TestNullOnlySilent(t *testing.T) {
 		time.Sleep(callDeadline + time.Second)
 		wantAt(t, p, "a Call is overdue", "b", "b")
 		wantAt(t, lane, "a Call of another pool is overdue", "b")
-		if len(*why) != 1 || !errors.Is((*why)[0], errNoAnswer) {
+		if len(*why) != 1 || !errors.Is((*why)[0], endpoints.ErrNoAnswer) {
 			t.Errorf("ejected because of %v", *why)
 		}
 		before := d.came("a")
@@ -210,7 +212,7 @@ func TestNullOnlySilent(t *testing.T) {
 			t.Errorf("%d Calls have tried a in 10 minutes", n)
 		}
 		d.set(d.silent, "a", false)
-		traffic(t, p, callDeadline+2*mostEject, nil)
+		traffic(t, p, callDeadline+2*time.Minute, nil)
 		wantAt(t, p, "a answers", "a", "a")
 	})
 }
@@ -295,7 +297,7 @@ func TestAllNullOnly(t *testing.T) {
 			d.set(bad, "b", false)
 			// The Call that tries a out may have come before, and a is ejected once more when it is overdue. The rest
 			// is for the next Call, and for the other connection to follow.
-			traffic(t, p, callDeadline+2*mostEject, nil)
+			traffic(t, p, callDeadline+2*time.Minute, nil)
 			wantAt(t, p, "both answer", "a", "a")
 			p.Close()
 		}
@@ -358,7 +360,7 @@ func TestTryOutTakesHarmless(t *testing.T) {
 		wantAt(t, p, "a answers no Calls", "b", "b")
 		before := d.came("a")
 		for i := range 3 {
-			traffic(t, p, 2*mostEject, func(e *Entry) {
+			traffic(t, p, 2*time.Minute, func(e *Entry) {
 				switch i {
 				case 0:
 					e.Repeatable = false

@@ -6,6 +6,9 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/pool/dials"
+	"github.com/rdmabridge/rdmabridge/pool/endpoints"
+	"github.com/rdmabridge/rdmabridge/pool/quota"
+	"github.com/rdmabridge/rdmabridge/pool/slowstart"
 )
 
 // Options describe a pool. There are no defaults: New fails if a value is missing.
@@ -33,16 +36,16 @@ type Options struct {
 
 	// SlowStart is the slow start of the upstream, which all its pools share. nil means no slow
 	// start.
-	SlowStart *SlowStart
+	SlowStart *slowstart.Window
 	// Quota bounds the Calls of the pool together with those of the host's other pools. Pools with a
 	// Quota have one client each, on one loop. nil means no bound.
-	Quota *QuotaHost
+	Quota *quota.Host
 	// Witness learns that the pool has Calls, which it does not bound. It may be nil.
-	Witness *Quota
+	Witness *quota.Quota
 	// Health is the state of Endpoints. The pools of an upstream share it, and its owner has
 	// called Set with Endpoints. If it is nil, the pool makes a Health of its own, without
 	// priority.
-	Health *Health
+	Health *endpoints.Health
 	// Dials limits attempts to connect. nil means no limit.
 	Dials *dials.Share
 	// Metrics are the metrics of the upstream, which all its pools share. nil counts

@@ -17,7 +17,7 @@
 // # Ownership
 //
 // A goroutine that holds the mutex of a Pool may lock only the mutexes of the Pool's
-// [SlowStart], [Health] and [Quota], under which no mutex of a Pool is locked. An [Entry]
+// slow start, [endpoints.Health] and [quota.Quota], under which no mutex of a Pool is locked. An [Entry]
 // belongs to its owner until Submit, then to the pool until Member.Dispatch, then to the member
 // until Done. A loop submits and returns credits through its [Batch], which has the Entry from
 // Batch.Submit to Flush. Entries are linked in place, and no Call causes an allocation.
@@ -30,6 +30,10 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/pool/endpoints"
+	"github.com/rdmabridge/rdmabridge/pool/quota"
+	"github.com/rdmabridge/rdmabridge/pool/slowstart"
 )
 
 var (
@@ -71,13 +75,13 @@ type Owner interface {
 
 // A Pool is the connections to one upstream and the Calls that wait for them.
 type Pool struct {
-	dialer    Dialer     // constant
-	owner     Owner      // constant
-	ownHealth bool       // opts.Health belongs to the pool; constant
-	slowStart *SlowStart // constant
-	metrics   *Metrics   // constant
-	part      *quotaPart // of Options.Quota; constant; nil for none
-	witness   *Quota     // Options.Witness; constant
+	dialer    Dialer            // constant
+	owner     Owner             // constant
+	ownHealth bool              // opts.Health belongs to the pool; constant
+	slowStart *slowstart.Window // constant
+	metrics   *Metrics          // constant
+	part      *quota.Part       // of Options.Quota; constant; nil for none
+	witness   *quota.Quota      // Options.Witness; constant
 
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
@@ -103,8 +107,8 @@ type Pool struct {
 	arrivals uint32    // connections that got credits while Options.Idle was set
 	tryout   *Seat     // waits for a Call that tries its endpoint, and is not in seats; nil for none
 
-	place  quotaPlace // in part
-	slowed slowedPool // in slowStart
+	place  quota.Place      // in part
+	slowed slowstart.Waiter // in slowStart
 }
 
 // New returns a pool that has not been started. It fails if o is not valid.
@@ -114,17 +118,17 @@ func New(o Options, d Dialer, owner Owner) (*Pool, error) {
 	}
 	p := &Pool{
 		opts: o, dialer: d, owner: owner, slowStart: o.SlowStart, metrics: o.Metrics,
-		part: o.Quota.part(o.First), witness: o.Witness,
+		part: o.Quota.Part(o.First), witness: o.Witness,
 		need:   1,
 		shared: shared{age: firstAge},
 	}
-	p.place.pool, p.slowed.pool = p, p
+	p.place.Kick, p.slowed.Kick = p.kickOne, p.kick
 	p.queue = newQueues(&p.shared, o.Loops, o.Connections)
 	if p.metrics == nil {
 		p.metrics = &Metrics{}
 	}
 	if o.Health == nil {
-		p.opts.Health, p.ownHealth = &Health{}, true
+		p.opts.Health, p.ownHealth = &endpoints.Health{}, true
 		p.opts.Health.Set(o.Endpoints, false)
 	}
 	for i := range o.Connections {
@@ -184,7 +188,7 @@ func (p *Pool) Close() {
 	}
 	p.wg.Wait()
 	p.mu.Lock()
-	p.part.aged(&p.place, 0)
+	p.part.Aged(&p.place, 0)
 	starved := p.queue.waited()
 	p.mu.Unlock()
 	p.metrics.leave(p, starved)

@@ -4,13 +4,15 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/pool/quota"
 )
 
 // A farm is a server with a few threads, which takes Calls in the order they came, and hosts that
 // have a pool for each connection, all under one Quota. It runs in a bubble, in steps.
 type farm struct {
 	t       *testing.T
-	q       *Quota
+	q       *quota.Quota
 	threads int
 	queue   []sentCall // Calls that the server has, in order
 	hosts   []*farmHost
@@ -28,7 +30,7 @@ type farmHost struct {
 }
 
 func newFarm(t *testing.T, threads, limit int, always bool) *farm {
-	q := NewQuota(2)
+	q := quota.New(2)
 	q.Set(limit, always)
 	return &farm{t: t, q: q, threads: threads}
 }
@@ -181,6 +183,9 @@ func TestQuotaOfCallsThatHang(t *testing.T) {
 	})
 }
 
+// quotaRests is after how long at most a Quota has forgotten a host without Calls.
+const quotaRests = 20 * time.Second
+
 // TestQuotaEnds: a host that has gone does not bind the one that is left, and nothing is left over.
 func TestQuotaEnds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -192,22 +197,15 @@ func TestQuotaEnds(t *testing.T) {
 			t.Fatalf("%d Calls are outstanding of 16", got)
 		}
 		small.quits = true
-		f.run(int(2 * quotaQuiet * quotaTick / crowdStep))
+		f.run(int(quotaRests / crowdStep))
 		if got := hog.out(); got != 160 {
 			t.Errorf("a host that is alone again has %d Calls outstanding, want all 160", got)
 		}
 		hog.quits = true
 		f.run(30)
-		time.Sleep(2 * quotaQuiet * quotaTick)
-		for i := range hog.pools[0].part.host.parts {
-			if x := &hog.pools[0].part.host.parts[i]; x.held.Load() != 0 || x.old.Load() != 0 {
-				t.Errorf("left over: %d Calls, %d of them old", x.held.Load(), x.old.Load())
-			}
-		}
-		f.q.mu.Lock()
-		defer f.q.mu.Unlock()
-		if len(f.q.active) > 1 || f.q.ticking { // one is forgotten when another begins
-			t.Errorf("left over: %d hosts, ticking %v", len(f.q.active), f.q.ticking)
+		time.Sleep(quotaRests)
+		if left := f.q.Left(); left != "" {
+			t.Errorf("left over: %s", left)
 		}
 	})
 }

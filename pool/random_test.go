@@ -7,6 +7,9 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/pool/quota"
+	"github.com/rdmabridge/rdmabridge/pool/slowstart"
 )
 
 // A chaos is a pool to which anything happens in random order: Calls, Replies, lost connections, reloads.
@@ -28,10 +31,10 @@ func newChaos(t *testing.T, seed uint64) *chaos {
 	c := &chaos{t: t, rng: rand.New(rand.NewPCG(seed, 0)), ow: &owner{}, calls: map[*Entry]bool{}}
 	c.o = complete(Options{Share: 50, Loops: 2, Connections: 1 + c.rng.IntN(4), QueueWait: time.Hour, Idle: time.Hour})
 	if c.rng.IntN(3) == 0 {
-		c.o.SlowStart = NewSlowStart(16, 1<<40)
+		c.o.SlowStart = slowstart.New(16, 1<<40)
 	}
 	if c.rng.IntN(8) == 0 {
-		q := NewQuota(2)
+		q := quota.New(2)
 		q.Set(8, true)
 		c.o.Quota = q.Host()
 	}
@@ -280,11 +283,11 @@ func (c *chaos) check() {
 			if pl.list != nil {
 				listed++
 			}
-			may := pl.n > 0 && h.ages.young(p.age) == 0 && (h.held == 0 || p.lately(h))
+			may := pl.n > 0 && h.ages.Young(p.age) == 0 && (h.held == 0 || p.lately(h))
 			if may && pl.list == nil {
 				fail("a place that may have a credit of the reserve is in no list: held %d", h.held)
 			}
-			if pl.list != nil && (pl.n == 0 || h.ages.young(p.age) > 0) {
+			if pl.list != nil && (pl.n == 0 || h.ages.Young(p.age) > 0) {
 				fail("a place that may have no credit of the reserve is in a list")
 			}
 			if pl.list == &pl.queue.stuck && h.held == 0 {

@@ -14,7 +14,7 @@ func (s *Seat) Retire(m Member) bool {
 		s.supersede()
 	}
 	p.mu.Unlock()
-	p.slowStart.wake(Elsewhere)
+	p.slowStart.Wake(Elsewhere)
 	return ok
 }
 
@@ -25,7 +25,7 @@ func (p *Pool) Renew() {
 	idle := p.renewNext()
 	p.mu.Unlock()
 	idle.close()
-	p.slowStart.wake(Elsewhere)
+	p.slowStart.Wake(Elsewhere)
 }
 
 // renewNext replaces the next seat that is stale, unless the seat that replaced the last one
@@ -49,7 +49,7 @@ func (p *Pool) renewNext() idleConn {
 // caller holds pool.mu.
 func (s *Seat) stale() bool {
 	o := &s.pool.opts
-	return s.member != nil && (s.generation != s.pool.generation || !slices.Contains(o.Endpoints, s.endpoint) || o.Health.leaves(s.endpoint))
+	return s.member != nil && (s.generation != s.pool.generation || !slices.Contains(o.Endpoints, s.endpoint) || o.Health.Leaves(s.endpoint))
 }
 
 // supersede replaces s, which has a connection, by another seat. It starts and returns the new

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/pool/slowstart"
 )
 
 // TestRetire: a retired connection finishes its Calls, another connection gets the Calls that
@@ -214,7 +216,7 @@ func TestRetiredHoldsNobodyUp(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				d := &fakeDialer{grant: 128}
-				p, ow := newPool(t, Options{Connections: 1, SlowStart: NewSlowStart(16, 1<<30)}, d)
+				p, ow := newPool(t, Options{Connections: 1, SlowStart: slowstart.New(16, 1<<30)}, d)
 				var f Flow
 				m := d.members[0]
 				answer(t, p, m, &f, tt.replies)
@@ -258,7 +260,7 @@ func answer(t *testing.T, p *Pool, m *fakeMember, f *Flow, n int) {
 func TestReplacedHoldsNobodyUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &improvingDialer{fakeDialer: fakeDialer{grant: 128}, may: true}
-		o := Options{Endpoints: []string{"a:1"}, Connections: 1, SlowStart: NewSlowStart(16, 1<<30), Improve: func(s *Seat) time.Duration {
+		o := Options{Endpoints: []string{"a:1"}, Connections: 1, SlowStart: slowstart.New(16, 1<<30), Improve: func(s *Seat) time.Duration {
 			if s.Data == "home" {
 				return 0
 			}

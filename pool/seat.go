@@ -108,7 +108,7 @@ func (s *Seat) takeCredits(e, behind *Entry, n int, slowStart uint32) Member {
 		p.inUse += n
 	}
 	p.outstanding += n
-	p.ages.add(p.age, n)
+	p.ages.Add(p.age, n)
 	if c.asLarge {
 		s.large += n
 	}
@@ -118,9 +118,9 @@ func (s *Seat) takeCredits(e, behind *Entry, n int, slowStart uint32) Member {
 	if e.Flow != nil {
 		p.hold(e.Flow.host(), n)
 		if p.part != nil {
-			p.part.take()
-		} else if q := p.witness; q != nil && !q.beside.Load() {
-			q.witnessed()
+			p.part.Take()
+		} else {
+			p.witness.Witnessed()
 		}
 	}
 	return s.open
@@ -134,7 +134,7 @@ func (p *Pool) giveBack(c *credit, h *Host, n int) {
 	s.inUse -= n
 	s.count()
 	p.outstanding -= n
-	p.ages.drop(p.age, c.age, n)
+	p.ages.Drop(p.age, c.age, n)
 	if c.asLarge {
 		s.large -= n
 	}
@@ -144,7 +144,7 @@ func (p *Pool) giveBack(c *credit, h *Host, n int) {
 	if h != nil {
 		p.unhold(h, c, int32(n))
 		if p.part != nil {
-			p.part.give(n)
+			p.part.Give(n)
 		}
 	}
 }
@@ -198,7 +198,7 @@ func (s *Seat) setMember(m Member, endpoint string, generation int, unwanted boo
 	}
 	p.metrics.connections.Add(1)
 	s.slowStart = true
-	p.slowStart.connected()
+	p.slowStart.Connected()
 	if s.grant > 0 {
 		s.arrived()
 	}
@@ -227,6 +227,6 @@ func (s *Seat) lost() {
 	s.clearMember()
 	if s.slowStart {
 		s.slowStart = false
-		s.pool.slowStart.disconnected()
+		s.pool.slowStart.Disconnected()
 	}
 }

@@ -35,7 +35,7 @@ func (s *Seat) Done(e *Entry, here int) {
 	p.mu.Lock()
 	h := e.host()
 	p.giveBack(&c, h, 1)
-	p.slowStart.undispatch(c.slowStart, 1)
+	p.slowStart.Undispatch(c.slowStart, 1)
 	idle := s.takeIdle()
 	m, next := p.next(s)
 	more := p.mayReserve(h) || p.more()
@@ -47,9 +47,9 @@ func (s *Seat) Done(e *Entry, here int) {
 	if more {
 		p.kick(here)
 	}
-	p.part.wake(here)
+	p.part.Wake(here)
 	if c.slowStart != 0 {
-		p.slowStart.wake(here) // next may have left the room to another Call
+		p.slowStart.Wake(here) // next may have left the room to another Call
 	}
 }
 

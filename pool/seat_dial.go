@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/pool/endpoints"
 )
 
 // prefers returns the index of the endpoint that the seat prefers. With KeepEndpoint, the seat's goroutine calls it.
 func (s *Seat) prefers(o *Options) int {
 	if o.KeepEndpoint && s.last != "" {
-		return o.Health.index(s.last)
+		return o.Health.Index(s.last)
 	}
 	return o.Prefer + s.index
 }
@@ -34,29 +36,29 @@ const AloneTimes = 3
 // begin waits until the seat may try to connect, and returns the attempt. It reports false if the
 // seat is not wanted any more. failed is the endpoint that the seat has just failed to connect
 // to. The caller calls dial.
-func (s *Seat) begin(ctx context.Context, failed string) (attempt, bool) {
+func (s *Seat) begin(ctx context.Context, failed string) (endpoints.Attempt, bool) {
 	for {
 		o := s.pool.options()
 		if o.Dials.Acquire(ctx) != nil {
-			return attempt{}, false
+			return endpoints.Attempt{}, false
 		}
-		a, busy := o.Health.pick(s.prefers(&o), o.KeepEndpoint, failed)
+		a, busy := o.Health.Pick(s.prefers(&o), o.KeepEndpoint, failed)
 		if busy == nil {
 			return a, true
 		}
 		o.Dials.Release() // so that waiting costs other upstreams nothing
 		var late <-chan time.Time
 		if !o.KeepEndpoint && len(o.Endpoints) > 1 {
-			late = time.After(patience)
+			late = time.After(endpoints.Patience)
 		}
 		select {
 		case <-busy:
 		case <-late:
 		case <-ctx.Done():
-			return attempt{}, false
+			return endpoints.Attempt{}, false
 		}
 		if !s.wanted() {
-			return attempt{}, false
+			return endpoints.Attempt{}, false
 		}
 	}
 }
@@ -72,7 +74,7 @@ type dialled struct {
 // dial makes a connection for a. If that fails, it tells Health so. If not, the caller reports
 // success or failure. dial returns the settings in any case. Options.Dials has admitted the
 // attempt, and dial ends it.
-func (s *Seat) dial(ctx context.Context, a attempt) (d dialled, err error) {
+func (s *Seat) dial(ctx context.Context, a endpoints.Attempt) (d dialled, err error) {
 	p := s.pool
 	granted := make(chan struct{})
 	p.mu.Lock()
@@ -82,11 +84,11 @@ func (s *Seat) dial(ctx context.Context, a attempt) (d dialled, err error) {
 	s.dialled, s.others, s.carried, s.lastAnswer = time.Now(), false, false, 0
 	p.mu.Unlock()
 	timeout := o.DialTimeout
-	if a.alone && !a.other {
+	if a.Alone && !a.Other {
 		timeout *= AloneTimes
 	}
 	dctx, cancel := context.WithTimeout(ctx, timeout)
-	d.m, err = p.dialer.Dial(dctx, a.addr, s.affinity, s)
+	d.m, err = p.dialer.Dial(dctx, a.Addr, s.affinity, s)
 	cancel()
 	o.Dials.Release()
 	if err != nil {
@@ -98,16 +100,16 @@ func (s *Seat) dial(ctx context.Context, a attempt) (d dialled, err error) {
 }
 
 // failed tells Health that a has failed with err.
-func (s *Seat) failed(ctx context.Context, a attempt, o *Options, err error) {
+func (s *Seat) failed(ctx context.Context, a endpoints.Attempt, o *Options, err error) {
 	if s.improving {
-		o.Health.abandoned(a)
+		o.Health.Abandoned(a)
 		return
 	}
 	s.pool.metrics.dialErrors.Inc()
 	if ctx.Err() == nil && !o.isLocal(err) {
-		o.Health.failed(a, err)
+		o.Health.Failed(a, err)
 	} else {
-		o.Health.abandoned(a)
+		o.Health.Abandoned(a)
 	}
 }
 

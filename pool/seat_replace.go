@@ -3,6 +3,8 @@ package pool
 import (
 	"context"
 	"slices"
+
+	"github.com/rdmabridge/rdmabridge/pool/endpoints"
 )
 
 // A replacing is an attempt to put another seat, with a better connection, in the place of one. It runs
@@ -19,7 +21,7 @@ func (s *Seat) isBetter(connected string) bool {
 		return false
 	}
 	o := s.pool.options()
-	return o.returns() && o.Health.isBetter(s.prefers(&o), connected)
+	return o.returns() && o.Health.IsBetter(s.prefers(&o), connected)
 }
 
 // startReplace calls tryReplace on a goroutine of its own.
@@ -44,14 +46,14 @@ func (s *Seat) tryReplace(ctx context.Context, connected string, improving bool)
 		_, done := s.status()
 		return done
 	}
-	a, ok := attempt{addr: connected}, true
+	a, ok := endpoints.Attempt{Addr: connected}, true
 	if !improving {
 		// Not before Dials admits the attempt: those that have to wait for it would wait for that, too.
 		if ok = o.returns(); ok {
-			a, ok = o.Health.pickBetter(s.prefers(&o), connected)
+			a, ok = o.Health.PickBetter(s.prefers(&o), connected)
 		}
-		if ok && a.nullOnly && p.triesOut() {
-			o.Health.abandoned(a)
+		if ok && a.NullOnly && p.triesOut() {
+			o.Health.Abandoned(a)
 			ok = false
 		}
 	}
@@ -59,7 +61,7 @@ func (s *Seat) tryReplace(ctx context.Context, connected string, improving bool)
 		o.Dials.Release()
 		return false
 	}
-	endpoint := a.addr
+	endpoint := a.Addr
 	n.running, n.improving = true, improving
 	d, err := n.dial(ctx, a)
 	if err == nil {
@@ -67,9 +69,9 @@ func (s *Seat) tryReplace(ctx context.Context, connected string, improving bool)
 			n.failed(ctx, a, &d.o, err)
 		}
 	}
-	if err == nil && a.nullOnly {
-		d.o.Health.abandoned(a) // it may be long before a Call comes, and others need not wait
-		a.alone = false
+	if err == nil && a.NullOnly {
+		d.o.Health.Abandoned(a) // it may be long before a Call comes, and others need not wait
+		a.Alone = false
 		err = n.tryOut(ctx, a, &d)
 	}
 	n.improving = false
@@ -79,8 +81,8 @@ func (s *Seat) tryReplace(ctx context.Context, connected string, improving bool)
 		}
 		return false
 	}
-	d.o.Health.succeeded(a)
-	d.o.Health.answered(endpoint)
+	d.o.Health.Succeeded(a)
+	d.o.Health.Answered(endpoint)
 	p.mu.Lock()
 	if done := p.closed || s.retired; done || s.member != present || len(n.ended) > 0 {
 		n.open = d.m
@@ -88,7 +90,7 @@ func (s *Seat) tryReplace(ctx context.Context, connected string, improving bool)
 		p.mu.Unlock()
 		d.m.Close(ErrClosed)
 		<-n.ended //nolint:errcheck // the reason is ErrClosed
-		d.o.Health.ended(endpoint)
+		d.o.Health.Ended(endpoint)
 		n.discarded()
 		return done
 	}
@@ -107,6 +109,6 @@ func (s *Seat) tryReplace(ctx context.Context, connected string, improving bool)
 	}
 	idle.close()
 	next.close()
-	p.slowStart.wake(Elsewhere)
+	p.slowStart.Wake(Elsewhere)
 	return true
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/pool/endpoints"
 )
 
 // The goroutine of a seat
@@ -25,7 +27,7 @@ func (s *Seat) run(ctx context.Context) {
 		if !ok {
 			continue
 		}
-		endpoint := a.addr
+		endpoint := a.Addr
 		began := time.Now()
 		served, err := s.connect(ctx, a)
 		if s.discarded() || ctx.Err() != nil {
@@ -43,7 +45,7 @@ func (s *Seat) run(ctx context.Context) {
 		if time.Since(began) > 2*o.BackoffMax {
 			backoff = o.BackoffMin
 		}
-		pause := jitter(backoff)
+		pause := endpoints.Jitter(backoff)
 		backoff = min(2*backoff, o.BackoffMax)
 		p.mu.Lock()
 		s.lastErr = err
@@ -61,13 +63,13 @@ func (s *Seat) run(ctx context.Context) {
 
 // connect makes attempt a and waits until the connection has ended. served reports whether the server has
 // granted a credit. err says why the connection ended or why the dial failed. begin has returned a.
-func (s *Seat) connect(ctx context.Context, a attempt) (served bool, err error) {
-	p, endpoint := s.pool, a.addr
+func (s *Seat) connect(ctx context.Context, a endpoints.Attempt) (served bool, err error) {
+	p, endpoint := s.pool, a.Addr
 	d, err := s.dial(ctx, a)
 	if err != nil {
 		return false, err
 	}
-	d.o.Health.succeeded(a)
+	d.o.Health.Succeeded(a)
 	p.mu.Lock()
 	unwanted := p.closed || s.retired // Close or Update came first
 	if s.asleep {
@@ -83,7 +85,7 @@ func (s *Seat) connect(ctx context.Context, a attempt) (served bool, err error) 
 	}
 	idle.close()
 	p.leaveNullOnly() // the endpoint may have been ejected meanwhile
-	p.slowStart.wake(Elsewhere)
+	p.slowStart.Wake(Elsewhere)
 	s.pull(Elsewhere)
 	return s.waitEnd(ctx, endpoint, d.granted)
 }
@@ -154,7 +156,7 @@ func (s *Seat) waitEnd(ctx context.Context, endpoint string, granted <-chan stru
 			served, granted, mute = true, nil, nil
 			s.heard(&o, endpoint)
 		case <-s.answers:
-			o.Health.answersCalls(endpoint)
+			o.Health.AnswersCalls(endpoint)
 		case <-mute:
 			s.leaveMute()
 			mute = time.After(o.DialTimeout) // a reload may bring another endpoint
@@ -177,16 +179,16 @@ func (s *Seat) waitEnd(ctx context.Context, endpoint string, granted <-chan stru
 	}
 	select {
 	case <-s.answers:
-		o.Health.answersCalls(endpoint)
+		o.Health.AnswersCalls(endpoint)
 	default:
 	}
-	o.Health.ended(endpoint)
+	o.Health.Ended(endpoint)
 	switch {
 	case ctx.Err() != nil:
 	case !served && !o.isLocal(err) && s.missed(), o.HostGone != nil && o.HostGone(err):
-		o.Health.gone(endpoint, err)
+		o.Health.Gone(endpoint, err)
 	case !errors.Is(err, ErrClosed) && !o.isLocal(err) && s.missed() && s.isFruitless():
-		o.Health.fruitless(endpoint, began, err)
+		o.Health.Fruitless(endpoint, began, err)
 	}
 	p.mu.Lock()
 	s.open = nil
@@ -198,7 +200,7 @@ func (s *Seat) waitEnd(ctx context.Context, endpoint string, granted <-chan stru
 // heard notes that the server at endpoint has granted a credit.
 func (s *Seat) heard(o *Options, endpoint string) {
 	s.last = endpoint
-	o.Health.answered(endpoint)
+	o.Health.Answered(endpoint)
 }
 
 // leaveMute closes the seat's connection if its server has not granted a credit and there is another

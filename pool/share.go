@@ -67,7 +67,7 @@ func (p *Pool) room() room {
 	r := room{credits: p.credits, free: p.free()}
 	spare := r.free + p.outstanding - p.unproven
 	if !p.slowStart.Over() {
-		r.credits, r.free = p.slowStart.bound(r.credits, r.free)
+		r.credits, r.free = p.slowStart.Bound(r.credits, r.free)
 		r.starts = true
 	}
 	if p.shares() {
@@ -91,13 +91,13 @@ func (p *Pool) within(h *Host, r room) bool {
 		return true
 	case p.fills(n, r.spare):
 		return false
-	case r.starts && !p.alone() && h.ages.young(p.age) >= r.free-r.reserve:
+	case r.starts && !p.alone() && h.ages.Young(p.age) >= r.free-r.reserve:
 		return false
 	case p.lately(h) || tryPart*p.unproven < p.credits:
 		return true
 	}
 	few := (n == 1 || h.answered >= firstAge) && 4*n <= r.spare // its first Call hangs, or it was silent: it need not be stuck
-	return p.alone() || h.ages.young(p.age) == 0 && (2*r.spare > p.credits || few)
+	return p.alone() || h.ages.Young(p.age) == 0 && (2*r.spare > p.credits || few)
 }
 
 // fills reports whether a host with so many unproven Calls has no room in its window while so many credits are spare.
@@ -304,11 +304,11 @@ func (p *Pool) more() bool {
 // mayReserve reports whether a Call of h, of which another has just come back, waits and may have a credit of the reserve,
 // perhaps of another connection than the one that came back. The caller holds p.mu.
 func (p *Pool) mayReserve(h *Host) bool {
-	return h != nil && h.waiting > 0 && h.ages.young(p.age) == 0 && p.shares() && p.free() > 0
+	return h != nil && h.waiting > 0 && h.ages.Young(p.age) == 0 && p.shares() && p.free() > 0
 }
 
 // old is how many Calls are outstanding for longer than a Call usually is. The caller holds p.mu.
-func (p *Pool) old() int { return p.outstanding - p.ages.young(p.age) }
+func (p *Pool) old() int { return p.outstanding - p.ages.Young(p.age) }
 
 // hold counts n Calls of h that are dispatched. The caller holds p.mu.
 func (p *Pool) hold(h *Host, n int) {
@@ -316,7 +316,7 @@ func (p *Pool) hold(h *Host, n int) {
 		p.holders.add(h, (*Host).holderAt)
 	}
 	h.held += int32(n)
-	if h.ages.add(p.age, int32(n)); h.waiting > 0 && h.ages.young(p.age) == n {
+	if h.ages.Add(p.age, int32(n)); h.waiting > 0 && h.ages.Young(p.age) == n {
 		h.relist()
 	}
 	p.assess(h)
@@ -325,10 +325,10 @@ func (p *Pool) hold(h *Host, n int) {
 // unhold ends the count of n Calls that had credits like c. The caller holds p.mu.
 func (p *Pool) unhold(h *Host, c *credit, n int32) {
 	h.held -= n
-	h.ages.drop(p.age, c.age, n)
+	h.ages.Drop(p.age, c.age, n)
 	if c.answered {
 		h.answered = p.age
-		h.replies.add(p.age, n)
+		h.replies.Add(p.age, n)
 	}
 	p.assess(h)
 	if h.aside > 0 {
@@ -337,7 +337,7 @@ func (p *Pool) unhold(h *Host, c *credit, n int32) {
 	if h.held == 0 {
 		p.holders.remove(h, (*Host).holderAt)
 	}
-	if h.waiting > 0 && h.ages.young(p.age) == 0 {
+	if h.waiting > 0 && h.ages.Young(p.age) == 0 {
 		h.relist()
 	}
 }
@@ -347,7 +347,7 @@ func unproven(old, held, replies int) int { return max(old, held-replies, 0) }
 
 // assess finds how many Calls of h are unproven. The caller holds p.mu.
 func (p *Pool) assess(h *Host) {
-	n := unproven(h.old(p.age), int(h.held), h.replies.young(p.age))
+	n := unproven(h.old(p.age), int(h.held), h.replies.Young(p.age))
 	p.unproven += n - int(h.unproven)
 	h.unproven = int32(n)
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/pool/slowstart"
 )
 
 // A crowd is a pool, a server that answers after a while or never, and clients. It runs in a
@@ -327,7 +329,7 @@ func TestNewcomerBesideLoneHost(t *testing.T) {
 func TestStuckInSlowStart(t *testing.T) {
 	for _, hosts := range []int{1, 16} {
 		synctest.Test(t, func(t *testing.T) {
-			c := newCrowd(t, Options{Connections: 4, SlowStart: NewSlowStart(16, 1<<20)}, 64)
+			c := newCrowd(t, Options{Connections: 4, SlowStart: slowstart.New(16, 1<<20)}, 64)
 			for i := range hosts {
 				c.hang(&Flow{Host: &Host{}}, 64/hosts, i%2)
 			}

@@ -1,29 +1,33 @@
 package pool
 
-import "time"
+import (
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/pool/ages"
+)
 
 // firstAge is the age of a new pool, in which no host counts as answered lately.
 const firstAge = 1 << 10
 
 // A shared is what a pool knows of the Calls outstanding and of their hosts. The pool's lock guards it.
 type shared struct {
-	age         uint32    // how often ageing has passed, beginning with firstAge
-	outstanding int       // Calls dispatched and not done, on retired connections, too
-	ages        ages[int] // of these Calls
-	unproven    int       // of these Calls, those that no Reply speaks for: share.go
-	holders     hostSet   // hosts that hold credits
-	aside       hostSet   // hosts that wait and have no room in their windows
-	recalled    int       // of aside, the index of the next that recall looks at
-	hosts       int       // hosts that have waiting Calls
-	candidates  int       // places in the lists of all queues
-	turned      time.Time // when a Call last went in its host's turn although another host waited
-	thawing     bool      // thaw has set its timer
-	scarceFor   int       // ages for which unproven Calls have had most credits
+	age         uint32          // how often ages.Ageing has passed, beginning with firstAge
+	outstanding int             // Calls dispatched and not done, on retired connections, too
+	ages        ages.Count[int] // of these Calls
+	unproven    int             // of these Calls, those that no Reply speaks for: share.go
+	holders     hostSet         // hosts that hold credits
+	aside       hostSet         // hosts that wait and have no room in their windows
+	recalled    int             // of aside, the index of the next that recall looks at
+	hosts       int             // hosts that have waiting Calls
+	candidates  int             // places in the lists of all queues
+	turned      time.Time       // when a Call last went in its host's turn although another host waited
+	thawing     bool            // thaw has set its timer
+	scarceFor   int             // ages for which unproven Calls have had most credits
 }
 
 // old is how many Calls of h are outstanding for longer than a Call usually is. The caller holds
 // p.mu.
-func (h *Host) old(now uint32) int { return int(h.held) - h.ages.young(now) }
+func (h *Host) old(now uint32) int { return int(h.held) - h.ages.Young(now) }
 
 // lately reports whether h was answered in the last ages. The caller holds p.mu.
 func (s *shared) lately(h *Host) bool { return s.age-h.answered < remembered }

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/pool/slowstart"
 )
 
 // A simKind describes hosts that are alike.
@@ -33,11 +35,11 @@ type simulation struct {
 	d       *fakeDialer
 	rng     *rand.Rand
 	hosts   []*simHost
-	due     [][]sentCall // Calls that end, by the step in which they do, modulo the length
-	hung    []sentCall   // Calls that never do
-	now     int          // steps so far
-	answers *SlowStart   // learns of answers; nil for none
-	batches [2]*Batch    // of the loops
+	due     [][]sentCall      // Calls that end, by the step in which they do, modulo the length
+	hung    []sentCall        // Calls that never do
+	now     int               // steps so far
+	answers *slowstart.Window // learns of answers; nil for none
+	batches [2]*Batch         // of the loops
 }
 
 // A simHost is one host of a simulation.
@@ -295,7 +297,7 @@ func TestHealthyBesideStuck(t *testing.T) {
 				healthy.begin += o.late
 				po := Options{Connections: 4, Idle: o.idle}
 				if o.slow > 0 {
-					po.SlowStart = NewSlowStart(o.slow, 1<<30)
+					po.SlowStart = slowstart.New(o.slow, 1<<30)
 				}
 				s := newSimulation(t, po, o.grant, tt, healthy)
 				s.answers = po.SlowStart

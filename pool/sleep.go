@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/pool/ages"
 )
 
 // Connections on demand
@@ -181,7 +183,7 @@ func (p *Pool) relieve(here int, used uint32) {
 	}
 	switch {
 	case next == nil || p.closed:
-	case coming == 0 && !(usable && p.held), !usable && (p.queue.n > coming*fewCalls || time.Since(since) > ageing):
+	case coming == 0 && !(usable && p.held), !usable && (p.queue.n > coming*fewCalls || time.Since(since) > ages.Ageing):
 		p.wake(next, used)
 	}
 }
@@ -272,15 +274,15 @@ func (s *Seat) idle() bool {
 	case s.member != nil && s.grant <= 0:
 		return false // it has not got its first credits yet
 	}
-	ages := uint32((p.opts.Idle + ageing - 1) / ageing)
-	return s.used == 0 || p.age-s.used > ages
+	most := uint32((p.opts.Idle + ages.Ageing - 1) / ages.Ageing)
+	return s.used == 0 || p.age-s.used > most
 }
 
 // atPreferred reports whether the connection of s is to the endpoint that the seat prefers. The
 // caller holds pool.mu.
 func (s *Seat) atPreferred() bool {
 	o := &s.pool.opts
-	return !o.returns() || s.endpoint == o.Health.preferred(o.Prefer+s.index)
+	return !o.returns() || s.endpoint == o.Health.Preferred(o.Prefer+s.index)
 }
 
 // arrived notes that the connection of s has got its first credits, which the flows may use. The

@@ -1,14 +1,15 @@
 package pool
 
 import (
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/pool/slowstart"
 )
 
 // replied has s count one Call and its Reply.
-func replied(s *SlowStart) {
+func replied(s *slowstart.Window) {
 	_, age := s.Received(0)
 	s.Answered(0, age, 0)
 }
@@ -18,7 +19,7 @@ func replied(s *SlowStart) {
 func TestSlowStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &fakeDialer{grant: 1024}
-		p, _ := newPool(t, Options{Connections: 2, Loops: 1, SlowStart: NewSlowStart(16, 1<<30), BackoffMin: time.Millisecond}, d)
+		p, _ := newPool(t, Options{Connections: 2, Loops: 1, SlowStart: slowstart.New(16, 1<<30), BackoffMin: time.Millisecond}, d)
 		f := &Flow{}
 		for range 8000 {
 			submit(t, p, f, 200, 0)
@@ -39,7 +40,7 @@ func TestSlowStart(t *testing.T) {
 				t.Fatalf("%d Calls outstanding, want %d", n, want)
 			}
 		}
-		if n := round(d.members); n < slowStartEnd {
+		if n := round(d.members); n < 1024 {
 			t.Errorf("%d Calls outstanding after the slow start", n)
 		}
 		for _, m := range d.members[:2] {
@@ -59,7 +60,7 @@ func TestSlowStart(t *testing.T) {
 func TestSlowStartOutlivesAConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := &fakeDialer{grant: 64}
-		p, _ := newPool(t, Options{Connections: 2, Loops: 2, SlowStart: NewSlowStart(16, 1<<30)}, d)
+		p, _ := newPool(t, Options{Connections: 2, Loops: 2, SlowStart: slowstart.New(16, 1<<30)}, d)
 		f := &Flow{}
 		for range 32 {
 			submit(t, p, f, 200, 0) // to the connection of this loop
@@ -88,7 +89,7 @@ func TestSlowStartOutlivesAConnection(t *testing.T) {
 // them has a connection.
 func TestSlowStartIsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := NewSlowStart(16, 1<<30)
+		s := slowstart.New(16, 1<<30)
 		d := &fakeDialer{grant: 64}
 		one, _ := newPool(t, Options{Connections: 1, SlowStart: s}, d)
 		two, _ := newPool(t, Options{Connections: 1, SlowStart: s}, d)
@@ -131,7 +132,7 @@ func TestSlowStartIsShared(t *testing.T) {
 // begins again when the replaced one ends before its successor is there.
 func TestSlowStartOfRetired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := NewSlowStart(16, 1<<30)
+		s := slowstart.New(16, 1<<30)
 		d := &fakeDialer{grant: 64}
 		newPool(t, Options{Connections: 1, SlowStart: s}, d)
 		replied(s)
@@ -156,60 +157,4 @@ func TestSlowStartOfRetired(t *testing.T) {
 			t.Errorf("the limit is %d when there is none, want 16", got)
 		}
 	})
-}
-
-// TestSlowStartOfClients: Calls of clients are limited by number and by octets, and a
-// Call that is not answered raises neither limit.
-func TestSlowStartOfClients(t *testing.T) { synctest.Test(t, testSlowStartOfClients) }
-
-func testSlowStartOfClients(t *testing.T) {
-	s := NewSlowStart(4, 1000)
-	var rooms []int
-	var age uint32
-	for range 5 {
-		var room int
-		if room, age = s.Received(100); age == 0 {
-			t.Fatal("a Call is not counted")
-		}
-		rooms = append(rooms, room)
-	}
-	if want := []int{3, 2, 1, 0, 0}; !slices.Equal(rooms, want) {
-		t.Errorf("room for %v more Calls, want %v", rooms, want)
-	}
-	for range 5 {
-		s.Dropped(100, age)
-	}
-	if got := s.Room(); got != 4 {
-		t.Errorf("room for %d Calls after all were dropped, want 4", got)
-	}
-	if room, _ := s.Received(1000); room != 0 {
-		t.Errorf("room for %d Calls after 1000 octets, want 0", room)
-	}
-	s.Answered(1000, age, Elsewhere)
-	if room, _ := s.Received(1000); room != 4 {
-		t.Errorf("room for %d Calls, 1000 octets of 2000 in use; want 4", room)
-	}
-	s.Answered(1000, age, Elsewhere)
-	s.Answered(0, 0, Elsewhere) // the Reply to a Call that was read before a restart
-	if got := s.Limit(); got != 7 {
-		t.Errorf("the limit is %d after three Replies, want 7", got)
-	}
-	if got := s.Room(); got != 7 {
-		t.Errorf("room for %d Calls, want 7: none waits for a Reply", got)
-	}
-	if room, _ := NewSlowStart(16, 1000).Received(740); room != 15 {
-		t.Errorf("room for %d Calls, want 15", room)
-	}
-	if room, _ := NewSlowStart(16, 1000).Received(750); room != 4 {
-		t.Errorf("room for %d Calls with three quarters of the octets in use, want a quarter of the limit", room)
-	}
-	for s.Limit() > 0 {
-		replied(s)
-	}
-	if _, age := s.Received(0); age != 0 || !s.Over() {
-		t.Error("the slow start is not over")
-	}
-	if !NewSlowStart(slowStartEnd, 1).Over() || !(*SlowStart)(nil).Over() {
-		t.Error("a slow start that limits nothing is not over")
-	}
 }

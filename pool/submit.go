@@ -35,13 +35,13 @@ func (p *Pool) submit(e, behind *Entry, here int, now time.Time) (m Member, n in
 	}
 	f := e.Flow
 	p.settle(f)
-	p.slowStart.block(&p.slowed)
+	p.slowStart.Block(&p.slowed)
 	r := p.room()
-	if !p.held && p.admits(f, r) && p.part.admits(&p.place) {
+	if !p.held && p.admits(f, r) && p.part.Admits(&p.place) {
 		if s := p.choose(e, here); s != nil {
 			n = p.run(s, e, behind, here, r)
 			s = p.divert(s, e)
-			m = s.takeCredits(e, behind, n, p.slowStart.dispatch())
+			m = s.takeCredits(e, behind, n, p.slowStart.Dispatch())
 			if p.asleep > 0 {
 				p.relieveSeat(s, e, here)
 			}
@@ -71,7 +71,7 @@ func (p *Pool) run(s *Seat, e, behind *Entry, here int, r room) (n int) {
 	}
 	most := min(s.free(), r.free-r.reserve)
 	now, spare := int(h.unproven), r.spare // unproven Calls of h
-	old, replies := h.old(p.age), h.replies.young(p.age)
+	old, replies := h.old(p.age), h.replies.Young(p.age)
 	for x := behind; n+1 < most && x != nil && x.Flow == f && !x.large() && x.Aside == e.Aside; x = x.next {
 		if r.reserve > 0 {
 			was := now

@@ -3,6 +3,9 @@ package pool
 import (
 	"context"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/pool/ages"
+	"github.com/rdmabridge/rdmabridge/pool/slowstart"
 )
 
 // sweep gives back the Calls that have waited too long. The owner closes the connection
@@ -21,12 +24,12 @@ func (p *Pool) sweep(ctx context.Context) {
 			p.mu.Lock()
 			old := p.queue.expire(now.Add(-p.opts.QueueWait))
 			moved := p.releaseSticky()
-			if now.Sub(aged) >= ageing-ageing/8 {
+			if now.Sub(aged) >= ages.Ageing-ages.Ageing/8 {
 				aged = now
 				hang = p.grow()
-				p.part.aged(&p.place, p.old())
+				p.part.Aged(&p.place, p.old())
 			}
-			waiting := p.queue.n > 0 && !p.part.holds(&p.place) // for a credit, or beside one by a mistake: then no longer than this
+			waiting := p.queue.n > 0 && !p.part.Holds(&p.place) // for a credit, or beside one by a mistake: then no longer than this
 			scarce := p.opts.Scarce
 			idle := p.rest()
 			p.mu.Unlock()
@@ -45,9 +48,9 @@ func (p *Pool) sweep(ctx context.Context) {
 
 // sweepEvery is the time between two sweeps.
 func (p *Pool) sweepEvery() time.Duration {
-	every := min(max(p.options().QueueWait/8, 10*time.Millisecond), ageing)
+	every := min(max(p.options().QueueWait/8, 10*time.Millisecond), ages.Ageing)
 	if !p.slowStart.Over() {
-		return min(every, slowStartAge)
+		return min(every, slowstart.Age)
 	}
 	return every
 }

@@ -34,7 +34,7 @@ func (p *Pool) Update(o Options, renew bool) {
 	p.reassignQueues()
 	p.mu.Unlock()
 	closeAll(idle)
-	p.slowStart.wake(Elsewhere)
+	p.slowStart.Wake(Elsewhere)
 	p.kick(Elsewhere) // for flows that have moved, and a share that has grown
 }
 

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/metrics"
-	"github.com/rdmabridge/rdmabridge/pool"
+	"github.com/rdmabridge/rdmabridge/pool/slowstart"
 )
 
 const (
@@ -26,7 +26,7 @@ const (
 //
 // It is safe for concurrent use.
 type SlowStart struct {
-	slowStart *pool.SlowStart
+	slowStart *slowstart.Window
 	clock     func() int64
 	wait      func() time.Duration // longest wait of a client
 	waits     *metrics.Counter
@@ -57,7 +57,7 @@ func SlowStartOctetsOf(budget int64) int64 { return min(slowStartOctets, budget/
 
 // NewSlowStart makes the slow start of the clients of an upstream.
 func NewSlowStart(
-	m *metrics.Registry, upstream string, s *pool.SlowStart, clock func() int64, wait func() time.Duration,
+	m *metrics.Registry, upstream string, s *slowstart.Window, clock func() int64, wait func() time.Duration,
 ) *SlowStart {
 	return &SlowStart{
 		slowStart: s, clock: clock, wait: wait, coming: make(map[*waiter]struct{}), held: make(map[*Host]int),

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/metrics"
-	"github.com/rdmabridge/rdmabridge/pool"
+	"github.com/rdmabridge/rdmabridge/pool/slowstart"
 )
 
 // enter has a count a Call of the client.
@@ -19,7 +19,7 @@ func (f *fakeWaiter) enter(a *SlowStart) *sentCall {
 
 // testAdmission is the admission of clients to an upstream that has just started.
 func testAdmission() *SlowStart {
-	return NewSlowStart(metrics.New(), "storage", pool.NewSlowStart(16, slowStartOctets), bubbleClock(), func() time.Duration { return 30 * time.Second })
+	return NewSlowStart(metrics.New(), "storage", slowstart.New(16, slowStartOctets), bubbleClock(), func() time.Duration { return 30 * time.Second })
 }
 
 // A sentCall is a Call that the bridge has read.

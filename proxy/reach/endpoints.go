@@ -13,6 +13,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/pool"
 	"github.com/rdmabridge/rdmabridge/pool/dials"
+	"github.com/rdmabridge/rdmabridge/pool/endpoints"
 )
 
 // Several endpoints
@@ -26,7 +27,7 @@ import (
 //
 // Without it the endpoints are addresses of one server, or servers that replace each other
 // with all their state. Then there is one pool. Its connections go to the endpoints that
-// pool.Health chooses, and a client's Calls may take any of them. With Priority all connections
+// endpoints.Health chooses, and a client's Calls may take any of them. With Priority all connections
 // go to the first endpoint that is well, so that all clients are at one server. A pinned
 // connection stays where it is as long as that endpoint is well.
 //
@@ -74,8 +75,8 @@ type EndpointsOptions struct {
 type Endpoints struct {
 	upstream  string // constant, as are all
 	log       *zerolog.Logger
-	health    *pool.Health   // of all
-	apart     []*pool.Health // of each one, if each client belongs to one
+	health    *endpoints.Health   // of all
+	apart     []*endpoints.Health // of each one, if each client belongs to one
 	dials     *dials.Share
 	ejections *metrics.Counter
 	renew     func()
@@ -87,7 +88,7 @@ func NewEndpoints(o EndpointsOptions) *Endpoints {
 		upstream: o.Upstream, log: o.Lines.log, dials: o.Dials, renew: o.Renew,
 		ejections: o.Metrics.Counter(metrics.UpstreamEndpointEjections, o.Upstream),
 	}
-	e.health = &pool.Health{
+	e.health = &endpoints.Health{
 		Ejected: func(endpoint string, wait time.Duration, err error) {
 			e.ejections.Inc()
 			o.Lines.ejected(endpoint, wait, err)
@@ -98,7 +99,7 @@ func NewEndpoints(o EndpointsOptions) *Endpoints {
 	e.health.Set(o.Endpoints, o.Priority)
 	if o.Apart {
 		for i := range o.Endpoints {
-			h := &pool.Health{}
+			h := &endpoints.Health{}
 			h.Set(o.Endpoints[i:i+1], false)
 			e.apart = append(e.apart, h)
 		}
@@ -168,7 +169,7 @@ func (e *Endpoints) Return(endpoint string) error {
 func (e *Endpoints) Status() (all []status.Endpoint) {
 	hs := e.apart
 	if len(hs) == 0 {
-		hs = []*pool.Health{e.health}
+		hs = []*endpoints.Health{e.health}
 	}
 	for _, h := range hs {
 		for _, s := range h.Stats() {

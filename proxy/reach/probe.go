@@ -39,7 +39,7 @@ import (
 //
 // That the server answers NULL Calls does not show that it answers others. If it has answered none for
 // long when a Call is past its deadline, and there is another endpoint or address, the connection ends
-// at once and the Calls go there: pool/null_only.go, Addresses.
+// at once and the Calls go there: pool/endpoints/null_only.go, Addresses.
 //
 // The NULL Call is for a program that the upstream has answered a Call of. Any answer to it
 // shows that the server lives.

@@ -9,14 +9,14 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/loglimit"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/metrics"
-	"github.com/rdmabridge/rdmabridge/pool"
+	"github.com/rdmabridge/rdmabridge/pool/slowstart"
 )
 
 // A Watch is what the probes of one upstream's connections share. It is safe for concurrent use.
 type Watch struct {
 	log       *zerolog.Logger // constant, as the next two
 	newXID    func() uint32
-	slowStart *pool.SlowStart
+	slowStart *slowstart.Window
 
 	every, idle atomic.Int64 // the settings, in nanoseconds
 
@@ -31,7 +31,7 @@ type Watch struct {
 // NewWatch makes the watch over the connections of the upstream that has this name. Each NULL Call has an XID of
 // newXID, and those that prime connections count for the slow start. Set has to follow.
 func NewWatch(
-	m *metrics.Registry, upstream string, log *zerolog.Logger, newXID func() uint32, slowStart *pool.SlowStart,
+	m *metrics.Registry, upstream string, log *zerolog.Logger, newXID func() uint32, slowStart *slowstart.Window,
 ) *Watch {
 	probes := func(result string) *metrics.Counter { return m.Counter(metrics.UpstreamProbes, upstream, result) }
 	return &Watch{

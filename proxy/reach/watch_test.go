@@ -7,13 +7,13 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/metrics"
-	"github.com/rdmabridge/rdmabridge/pool"
+	"github.com/rdmabridge/rdmabridge/pool/slowstart"
 )
 
 // TestProgram: NULL Calls are for the program of which the upstream has answered a Call first, and for NFS before that.
 func TestProgram(t *testing.T) {
 	log := zerolog.Nop()
-	w := NewWatch(metrics.New(), "storage", &log, func() uint32 { return 1 }, pool.NewSlowStart(1, 1))
+	w := NewWatch(metrics.New(), "storage", &log, func() uint32 { return 1 }, slowstart.New(1, 1))
 	if program, version := w.Program(); program != oncrpc.ProgramNFS || version != 3 {
 		t.Errorf("%d version %d before any Call", program, version)
 	}

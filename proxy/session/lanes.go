@@ -11,6 +11,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/proxyheader"
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/pool"
+	"github.com/rdmabridge/rdmabridge/pool/quota"
 )
 
 // errClosing reports a client that needs a lane of an upstream that has ended.
@@ -25,7 +26,7 @@ func NewLanes(o Options) *Lanes {
 		callbacks: newCallbackMetrics(m, name),
 		refused:   m.Counter(metrics.UpstreamPinnedRefusedClients, name),
 	}
-	ls.pinned.quota = pool.NewQuota(len(o.Loops))
+	ls.pinned.quota = quota.New(len(o.Loops))
 	ls.pinned.makesRoom = m.Counter(metrics.UpstreamPinnedEvictedClients, name)
 	return ls
 }
@@ -38,7 +39,7 @@ func (ls *Lanes) Describe() {
 }
 
 // Quota divides the Calls on pinned lanes among hosts. It is constant.
-func (ls *Lanes) Quota() *pool.Quota { return ls.pinned.quota }
+func (ls *Lanes) Quota() *quota.Quota { return ls.pinned.quota }
 
 // Set puts the settings s in force and makes as many lanes as they ask for. Clients on lanes that are too many are
 // closed when they are idle. Lanes that are there already keep their pools as they are: see Update.

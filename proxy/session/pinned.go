@@ -35,7 +35,7 @@ import (
 //
 // Each pinned connection costs the server a connection and the bridge memory, and has credits of its
 // own. So hosts divide the places of pinned connections, as those of listeners, and the
-// Calls on them (pool.Quota).
+// Calls on them (quota.Quota).
 
 const (
 	// PinnedReverse is how many credits the reverse direction has. Linux asks for 2.

@@ -4,14 +4,14 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/rdmabridge/rdmabridge/pool"
+	"github.com/rdmabridge/rdmabridge/pool/quota"
 )
 
 // TestReweigh: when the weight of a client with a pinned lane changes, its host gives way by the new one.
 func TestReweigh(t *testing.T) {
 	x := newTableCase(t)
 	ls := &Lanes{Table: x.t}
-	h := &pinnedHost{quota: pool.NewQuota(1).Host()}
+	h := &pinnedHost{quota: quota.New(1).Host()}
 	var all []*Client
 	for range 4 {
 		r := x.client(1)

@@ -15,6 +15,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/pool"
+	"github.com/rdmabridge/rdmabridge/pool/quota"
 )
 
 // What the package knows
@@ -47,7 +48,7 @@ type Lanes struct {
 type pinnedLanes struct {
 	most atomic.Int64 // how many there may be; 0: the upstream pins no client
 
-	quota     *pool.Quota // divides the Calls on all of them among hosts; constant
+	quota     *quota.Quota // divides the Calls on all of them among hosts; constant
 	makesRoom *metrics.Counter
 	crowded   loglimit.Seldom
 
@@ -61,7 +62,7 @@ type pinnedLanes struct {
 // A pinnedHost is a host that has pinned lanes.
 type pinnedHost struct {
 	n     int // lanes
-	quota *pool.QuotaHost
+	quota *quota.Host
 }
 
 // A Lane is a place for one connection, and has the clients whose Calls it carries.
@@ -89,7 +90,7 @@ type laneOptions struct {
 	// only is the client that has the lane for itself, if it is pinned. The lane ends with that client, which stays
 	// when a connection of the lane is lost. It is nil for a lane that clients share.
 	only  *Client
-	quota *pool.QuotaHost // of the host of only
+	quota *quota.Host // of the host of only
 
 	endpoint    int    // of the endpoint that it prefers, or the only one that it may use
 	loop, loops int    // the loop of its connections, and on how many loops its clients are

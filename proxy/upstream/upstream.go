@@ -23,6 +23,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/pool"
 	"github.com/rdmabridge/rdmabridge/pool/dials"
+	"github.com/rdmabridge/rdmabridge/pool/slowstart"
 	"github.com/rdmabridge/rdmabridge/proxy/admit"
 	"github.com/rdmabridge/rdmabridge/proxy/certs"
 	"github.com/rdmabridge/rdmabridge/proxy/identity"
@@ -131,7 +132,7 @@ type Upstream struct {
 
 	ended atomic.Bool // it was closed
 
-	SlowStart         *pool.SlowStart
+	SlowStart         *slowstart.Window
 	Admission         *admit.SlowStart
 	lines             *reach.Lines
 	RefusedCallLines  loglimit.Limit // lines about Calls that cannot be carried
@@ -168,7 +169,7 @@ func New(x *Context, number int, o settings.UpstreamOptions) (*Upstream, error) 
 	}
 	u.GSSContexts = newGSSContexts(u, m)
 	u.poolMetrics = pool.NewMetrics(m, o.Name)
-	u.SlowStart = pool.NewSlowStart(o.SlowStart, admit.SlowStartOctetsOf(u.Budget))
+	u.SlowStart = slowstart.New(o.SlowStart, admit.SlowStartOctetsOf(u.Budget))
 	u.Watch = reach.NewWatch(m, o.Name, &u.Log, u.XIDs.Fresh, u.SlowStart)
 	u.Watch.Set(o.ProbeInterval, o.ProbeIdle)
 	if o.TLS != nil {

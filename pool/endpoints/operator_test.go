@@ -1,4 +1,4 @@
-package pool
+package endpoints
 
 import (
 	"errors"
@@ -6,11 +6,13 @@ import (
 	"time"
 )
 
+var errDown = errors.New("down")
+
 // TestEjectLastGood: an operator cannot eject the only endpoint that does not fail.
 func TestEjectLastGood(t *testing.T) {
 	var h Health
 	h.Set([]string{"a", "b"}, false)
-	h.gone("b", errDown)
+	h.Gone("b", errDown)
 	if err := h.Eject("a", time.Time{}); !errors.Is(err, ErrLastEndpoint) {
 		t.Errorf("Eject: %v, want %v", err, ErrLastEndpoint)
 	}
@@ -29,8 +31,8 @@ func TestEjectLastGood(t *testing.T) {
 func TestEjectOfFailing(t *testing.T) {
 	var h Health
 	h.Set([]string{"a", "b"}, false)
-	h.gone("a", errDown)
-	h.gone("b", errDown)
+	h.Gone("a", errDown)
+	h.Gone("b", errDown)
 	if err := h.Eject("a", time.Time{}); err != nil {
 		t.Errorf("one of two that fail: %v", err)
 	}

@@ -1,4 +1,6 @@
-package pool
+// Package endpoints knows which endpoints of an upstream can be connected to, and which of them a connection tries next.
+// It knows no connections: pools tell it what becomes of theirs.
+package endpoints
 
 import (
 	"cmp"
@@ -20,7 +22,7 @@ import (
 // While there is no connection to an endpoint, or it is ejected, one attempt at a time tries it,
 // and the others wait for the outcome. A server that is just starting may lose more than an
 // attempt when several give up early: Linux siw loses its listener. Seats that need not keep to
-// their endpoint wait for patience, and then use another endpoint if they can.
+// their endpoint wait for Patience, and then use another endpoint if they can.
 type Health struct {
 	// Ejected is called when an endpoint that was in use is ejected, for wait at first, because
 	// of err, unless it is the only one. It is not called when an attempt to return to the
@@ -55,26 +57,26 @@ type endpoint struct {
 	callAnswered time.Time // when it has answered a Call of a client, to answerLag
 }
 
-// An attempt is one attempt to connect to an endpoint.
-type attempt struct {
-	addr  string
-	alone bool // the endpoint is down, and no other attempt is under way
-	other bool // another endpoint may be dialled instead
+// An Attempt is one attempt to connect to an endpoint.
+type Attempt struct {
+	Addr  string
+	Alone bool // the endpoint is down, and no other attempt is under way
+	Other bool // another endpoint may be dialled instead
 
-	nullOnly bool // a Call has to show whether the endpoint serves
+	NullOnly bool // a Call has to show whether the endpoint serves
 }
 
 // begin begins an attempt at e. If it has to wait for another one, begin returns a channel that
 // is closed at the end of that one.
-func (e *endpoint) begin() (attempt, <-chan struct{}) {
+func (e *endpoint) begin() (Attempt, <-chan struct{}) {
 	switch {
 	case e.works():
-		return attempt{addr: e.addr}, nil
+		return Attempt{Addr: e.addr}, nil
 	case e.busy():
-		return attempt{}, e.trial
+		return Attempt{}, e.trial
 	}
 	e.trial, e.began = make(chan struct{}), time.Now()
-	return attempt{addr: e.addr, alone: true}, nil
+	return Attempt{Addr: e.addr, Alone: true}, nil
 }
 
 // works reports whether there are connections to e, and it is not ejected: attempts need not wait for each other.
@@ -84,16 +86,16 @@ func (e *endpoint) works() bool { return e.up > 0 && e.until.IsZero() }
 func (e *endpoint) busy() bool { return !e.works() && e.trial != nil }
 
 // end ends a.
-func (e *endpoint) end(a attempt) {
-	if a.alone && e.trial != nil {
+func (e *endpoint) end(a Attempt) {
+	if a.Alone && e.trial != nil {
 		close(e.trial)
 		e.trial = nil
 	}
 }
 
-// patience is how long a seat that need not keep to its endpoint waits for another's attempt to connect
+// Patience is how long a seat that need not keep to its endpoint waits for another's attempt to connect
 // there, if there is another endpoint to dial.
-const patience = time.Second
+const Patience = time.Second
 
 const (
 	ejectAfter = 2           // failures in a row that eject an endpoint
@@ -119,7 +121,7 @@ func (h *Health) Set(addrs []string, priority bool) {
 	}
 	for _, e := range old {
 		if h.find(e.addr) == nil {
-			e.end(attempt{addr: e.addr, alone: true}) // nobody waits for an endpoint that is removed
+			e.end(Attempt{Addr: e.addr, Alone: true}) // nobody waits for an endpoint that is removed
 		}
 	}
 }
@@ -147,8 +149,8 @@ func (h *Health) Counts() (ejected, all int) {
 	return ejected, len(h.list)
 }
 
-// EndpointStats describe an endpoint at one moment.
-type EndpointStats struct {
+// Stats describe an endpoint at one moment.
+type Stats struct {
 	Address     string
 	IsEjected   bool
 	Ejected     time.Time // until when it is ejected; zero if it is not, or until Return
@@ -159,12 +161,12 @@ type EndpointStats struct {
 }
 
 // Stats describes the endpoints, in their order.
-func (h *Health) Stats() (all []EndpointStats) {
+func (h *Health) Stats() (all []Stats) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	well, now := false, time.Now()
 	for _, e := range h.list {
-		st := EndpointStats{Address: e.addr, IsEjected: !e.until.IsZero(), Ejected: e.until, Standby: h.priority && well && e.up == 0, Connections: e.up, Ejections: e.count}
+		st := Stats{Address: e.addr, IsEjected: !e.until.IsZero(), Ejected: e.until, Standby: h.priority && well && e.up == 0, Connections: e.up, Ejections: e.count}
 		if st.IsEjected {
 			st.Reason = e.reason
 		}
@@ -177,12 +179,12 @@ func (h *Health) Stats() (all []EndpointStats) {
 	return all
 }
 
-// pick returns the endpoint to dial for a seat that prefers endpoint n and has just
-// failed to connect to the endpoint failed, which may be empty. keep is Options.KeepEndpoint. The
+// Pick returns the endpoint to dial for a seat that prefers endpoint n and has just
+// Failed to connect to the endpoint failed, which may be empty. keep is pool.Options.KeepEndpoint. The
 // caller reports the outcome to succeeded, failed or abandoned. If another attempt has to end first,
-// pick returns a channel that is closed then, and the caller calls pick again, after patience at the
+// Pick returns a channel that is closed then, and the caller calls pick again, after Patience at the
 // latest.
-func (h *Health) pick(n int, keep bool, failed string) (attempt, <-chan struct{}) {
+func (h *Health) Pick(n int, keep bool, failed string) (Attempt, <-chan struct{}) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := time.Now()
@@ -214,32 +216,32 @@ func (h *Health) pick(n int, keep bool, failed string) (attempt, <-chan struct{}
 }
 
 // begin begins an attempt at e, as endpoint.begin does. A seat with keep has no other endpoint before this one has failed.
-func (h *Health) begin(e *endpoint, now time.Time, keep bool) (attempt, <-chan struct{}) {
+func (h *Health) begin(e *endpoint, now time.Time, keep bool) (Attempt, <-chan struct{}) {
 	a, busy := e.begin()
-	if a.nullOnly = busy == nil && e.nullOnly; a.nullOnly {
+	if a.NullOnly = busy == nil && e.nullOnly; a.NullOnly {
 		e.until = now.Add(e.wait()) // the next connection may try it then, whether or not a Call comes on this one
 	}
-	a.other = !keep && slices.ContainsFunc(h.list, func(o *endpoint) bool { return o != e && o.usable(now) && !o.isLate(now) })
+	a.Other = !keep && slices.ContainsFunc(h.list, func(o *endpoint) bool { return o != e && o.usable(now) && !o.isLate(now) })
 	return a, busy
 }
 
-// isBetter reports whether there is a usable endpoint that a seat which prefers endpoint n prefers to the one it
+// IsBetter reports whether there is a usable endpoint that a seat which prefers endpoint n prefers to the one it
 // is connected to, and no other attempt has to end first.
-func (h *Health) isBetter(n int, connected string) bool {
+func (h *Health) IsBetter(n int, connected string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	e := h.better(n, connected, time.Now())
 	return e != nil && !e.busy()
 }
 
-// pickBetter does what pick does, for a seat to which isBetter applies. It reports false if it applies no more.
-func (h *Health) pickBetter(n int, connected string) (a attempt, ok bool) {
+// PickBetter does what pick does, for a seat to which isBetter applies. It reports false if it applies no more.
+func (h *Health) PickBetter(n int, connected string) (a Attempt, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	now := time.Now()
 	e := h.better(n, connected, now)
 	if e == nil {
-		return attempt{}, false
+		return Attempt{}, false
 	}
 	a, busy := h.begin(e, now, false)
 	return a, busy == nil
@@ -259,35 +261,35 @@ func (h *Health) better(n int, connected string, now time.Time) *endpoint {
 	return nil
 }
 
-// preferred returns the endpoint that a seat which prefers endpoint n dials while all are usable.
-func (h *Health) preferred(n int) string {
+// Preferred returns the endpoint that a seat which prefers endpoint n dials while all are usable.
+func (h *Health) Preferred(n int) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.choice(n, 0, false).addr
 }
 
-// index returns the index of addr among the endpoints, or 0.
-func (h *Health) index(addr string) int {
+// Index returns the index of addr among the endpoints, or 0.
+func (h *Health) Index(addr string) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return max(0, slices.IndexFunc(h.list, func(e *endpoint) bool { return e.addr == addr }))
 }
 
-// succeeded notes that a has made a connection. The caller calls ended at the connection's end, and
-// answered when the server has granted a credit: until then it may be one that accepts connections and
+// Succeeded notes that a has made a connection. The caller calls ended at the connection's end, and
+// Answered when the server has granted a credit: until then it may be one that accepts connections and
 // serves none.
-func (h *Health) succeeded(a attempt) {
+func (h *Health) Succeeded(a Attempt) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if e := h.find(a.addr); e != nil {
+	if e := h.find(a.Addr); e != nil {
 		e.end(a)
 		e.up++
 	}
 }
 
-// answered notes that the server at addr answers NULL Calls: if the endpoint is ejected, it is not any more, unless
+// Answered notes that the server at addr answers NULL Calls: if the endpoint is ejected, it is not any more, unless
 // it was ejected because it answers no others.
-func (h *Health) answered(addr string) {
+func (h *Health) Answered(addr string) {
 	h.mu.Lock()
 	returned := false
 	if e := h.find(addr); e != nil && !e.nullOnly {
@@ -300,8 +302,8 @@ func (h *Health) answered(addr string) {
 	}
 }
 
-// ended notes that a connection to addr has ended.
-func (h *Health) ended(addr string) {
+// Ended notes that a connection to addr has ended.
+func (h *Health) Ended(addr string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if e := h.find(addr); e != nil {
@@ -309,26 +311,26 @@ func (h *Health) ended(addr string) {
 	}
 }
 
-// abandoned notes that a was given up for a reason that says nothing about its endpoint.
-func (h *Health) abandoned(a attempt) {
+// Abandoned notes that a was given up for a reason that says nothing about its endpoint.
+func (h *Health) Abandoned(a Attempt) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if e := h.find(a.addr); e != nil {
+	if e := h.find(a.Addr); e != nil {
 		e.end(a)
 	}
 }
 
-// failed notes that a has failed with err.
-func (h *Health) failed(a attempt, err error) { h.lost(a, err, false) }
+// Failed notes that a has failed with err.
+func (h *Health) Failed(a Attempt, err error) { h.lost(a, err, false) }
 
-// gone notes that the host of addr has vanished under a connection, which ended with err.
-func (h *Health) gone(addr string, err error) { h.lost(attempt{addr: addr}, err, true) }
+// Gone notes that the host of addr has vanished under a connection, which ended with err.
+func (h *Health) Gone(addr string, err error) { h.lost(Attempt{Addr: addr}, err, true) }
 
 // lost ejects the endpoint of a if it is gone or has failed too often.
-func (h *Health) lost(a attempt, err error, gone bool) {
+func (h *Health) lost(a Attempt, err error, gone bool) {
 	h.mu.Lock()
 	wait, tell := time.Duration(0), false
-	if e := h.find(a.addr); e != nil {
+	if e := h.find(a.Addr); e != nil {
 		wait = e.fail(a, gone)
 		if wait > 0 {
 			e.reason = err.Error()
@@ -338,16 +340,16 @@ func (h *Health) lost(a attempt, err error, gone bool) {
 	}
 	h.mu.Unlock()
 	if tell && h.Ejected != nil {
-		h.Ejected(a.addr, wait, err)
+		h.Ejected(a.Addr, wait, err)
 	}
 }
 
 // fail counts a failure of a, and returns for how long e is ejected because of it, or 0.
-func (e *endpoint) fail(a attempt, gone bool) (wait time.Duration) {
+func (e *endpoint) fail(a Attempt, gone bool) (wait time.Duration) {
 	e.fails++
 	now := time.Now()
 	ejected := !e.until.IsZero()
-	if ejected && !a.alone && now.Before(e.until) {
+	if ejected && !a.Alone && now.Before(e.until) {
 		return 0 // this attempt began before the endpoint was ejected
 	}
 	e.end(a)
@@ -367,7 +369,7 @@ func (e *endpoint) eject(now time.Time) (wait time.Duration) {
 }
 
 // wait is the time of the next ejection.
-func (e *endpoint) wait() time.Duration { return jitter(min(leastEject<<min(e.ejects, 10), mostEject)) }
+func (e *endpoint) wait() time.Duration { return Jitter(min(leastEject<<min(e.ejects, 10), mostEject)) }
 
 // isWell ends an ejection after failures, and forgets them.
 func (e *endpoint) isWell() {
@@ -376,7 +378,7 @@ func (e *endpoint) isWell() {
 }
 
 // choice returns the i-th choice of a seat that prefers endpoint n. keep is
-// Options.KeepEndpoint, which overrules the priority. The caller holds h.mu.
+// pool.Options.KeepEndpoint, which overrules the priority. The caller holds h.mu.
 func (h *Health) choice(n, i int, keep bool) *endpoint {
 	if h.priority && !keep {
 		n = 0
@@ -392,11 +394,11 @@ func (e *endpoint) tried(now time.Time) bool {
 	return e.until.IsZero() || e.trial == nil && !now.Before(e.until)
 }
 
-// isLate reports whether an attempt that tries e alone has taken longer than patience.
-func (e *endpoint) isLate(now time.Time) bool { return e.trial != nil && now.Sub(e.began) >= patience }
+// isLate reports whether an attempt that tries e alone has taken longer than Patience.
+func (e *endpoint) isLate(now time.Time) bool { return e.trial != nil && now.Sub(e.began) >= Patience }
 
-// jitter spreads d over [d/2, d].
-func jitter(d time.Duration) time.Duration {
+// Jitter spreads d over [d/2, d].
+func Jitter(d time.Duration) time.Duration {
 	return d/2 + rand.N(d/2+1)
 }
 
@@ -415,8 +417,8 @@ func (h *Health) allHeld(now time.Time) bool {
 	return true
 }
 
-// leaves reports whether connections to addr are to be replaced, because an operator has ejected it.
-func (h *Health) leaves(addr string) bool {
+// Leaves reports whether connections to addr are to be replaced, because an operator has ejected it.
+func (h *Health) Leaves(addr string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	e, now := h.find(addr), time.Now()

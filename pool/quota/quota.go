@@ -1,12 +1,16 @@
-package pool
+// Package quota divides the Calls outstanding in many pools, each of which has one client, among hosts.
+package quota
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 )
 
 // A Quota bounds the Calls outstanding in many pools together, each of which has one client, and
@@ -25,20 +29,20 @@ import (
 // It is safe for concurrent use.
 type Quota struct {
 	loops  int         // constant
-	beside atomic.Bool // a pool that is only a witness (Options.Witness) has had Calls lately
+	beside atomic.Bool // a pool that is only a witness (pool.Options.Witness) has had Calls lately
 
 	mu      sync.Mutex // guards the rest; a leaf, which may be locked while Pool.mu is held
 	limit   int
 	always  bool // the limit also holds for a host that is alone
-	active  []*QuotaHost
+	active  []*Host
 	witness int  // ticks since a witness had Calls
 	ticking bool // the timer of tick runs
 }
 
-// A QuotaHost is what a Quota knows of one host: the pools of its connections.
-type QuotaHost struct {
+// A Host is what a Quota knows of one host: the pools of its connections.
+type Host struct {
 	quota  *Quota
-	parts  []quotaPart // by loop
+	parts  []Part      // by loop
 	active atomic.Bool // it is in quota.active
 
 	// Guarded by quota.mu.
@@ -48,30 +52,30 @@ type QuotaHost struct {
 	share  int // Calls that the host may have; used by divide
 }
 
-// A quotaPart is what a Quota knows of one host's pools on one loop.
-type quotaPart struct {
-	host *QuotaHost   // constant
+// A Part is what a Quota knows of one host's pools on one loop.
+type Part struct {
+	host *Host        // constant
 	held atomic.Int64 // Calls outstanding
 	old  atomic.Int64 // about how many of them are old
 	most atomic.Int64 // how many Calls there may be, with old Calls counted twice
 
-	waiting atomic.Int64  // pools in line
-	mu      sync.Mutex    // guards line and quotaPlace.inLine; a leaf
-	line    []*quotaPlace // of pools with Calls that wait for room, in order
-	_       [64]byte      // loops do not share a cache line
+	waiting atomic.Int64 // pools in line
+	mu      sync.Mutex   // guards line and Place.inLine; a leaf
+	line    []*Place     // of pools with Calls that wait for room, in order
+	_       [64]byte     // loops do not share a cache line
 }
 
-// A quotaPlace is a pool as its quotaPart sees it.
-type quotaPlace struct {
-	pool interface{ kickOne(here int) } // dispatches a queued Call, and joins again if more wait; constant
+// A Place is a pool as its Part sees it.
+type Place struct {
+	Kick func(here int) // dispatches a queued Call, and joins again if more wait; constant
 
-	called   bool // Calls may go although other pools are in line: it is this pool's turn; guarded by the pool's lock
+	Called   bool // Calls may go although other pools are in line: it is this pool's turn; guarded by the pool's lock
 	oldNoted int  // old Calls that the part counts; guarded by the pool's lock
 	inLine   bool // in the line of the part; guarded by its mu
 }
 
-// aged notes how many Calls of p are old. The caller holds the pool's lock.
-func (t *quotaPart) aged(p *quotaPlace, old int) {
+// Aged notes how many Calls of p are old. The caller holds the pool's lock.
+func (t *Part) Aged(p *Place, old int) {
 	if t != nil && old != p.oldNoted {
 		t.old.Add(int64(old - p.oldNoted))
 		p.oldNoted = old
@@ -80,16 +84,16 @@ func (t *quotaPart) aged(p *quotaPlace, old int) {
 }
 
 const (
-	// quotaTick is the time between two looks at the hosts that have Calls.
-	quotaTick = 100 * time.Millisecond
-	// quotaQuiet is for how many ticks a host counts as one that has Calls after its last one.
-	quotaQuiet = 100
+	// tickEvery is the time between two looks at the hosts that have Calls.
+	tickEvery = 100 * time.Millisecond
+	// quietTicks is for how many ticks a host counts as one that has Calls after its last one.
+	quietTicks = 100
 	// unbound is the share of a host that is alone.
 	unbound = math.MaxInt64 / 4
 )
 
-// NewQuota returns a Quota for pools on so many loops. Its owner calls Set.
-func NewQuota(loops int) *Quota { return &Quota{loops: loops} }
+// New returns a Quota for pools on so many loops. Its owner calls Set.
+func New(loops int) *Quota { return &Quota{loops: loops} }
 
 // Set sets the limit, and whether it also holds for a host that is alone.
 func (q *Quota) Set(limit int, always bool) {
@@ -101,8 +105,8 @@ func (q *Quota) Set(limit int, always bool) {
 }
 
 // Host returns a new host of weight 1. It stays in q only while it has Calls.
-func (q *Quota) Host() *QuotaHost {
-	h := &QuotaHost{quota: q, parts: make([]quotaPart, q.loops), weight: 1}
+func (q *Quota) Host() *Host {
+	h := &Host{quota: q, parts: make([]Part, q.loops), weight: 1}
 	for i := range h.parts {
 		h.parts[i].host = h
 	}
@@ -111,14 +115,14 @@ func (q *Quota) Host() *QuotaHost {
 }
 
 // SetWeight makes w the weight of h.
-func (h *QuotaHost) SetWeight(w int) {
+func (h *Host) SetWeight(w int) {
 	h.quota.mu.Lock()
 	h.weight = max(1, w)
 	h.quota.mu.Unlock()
 }
 
-// part returns the part of h on a loop. h may be nil.
-func (h *QuotaHost) part(loop int) *quotaPart {
+// Part returns the part of h on a loop. h may be nil.
+func (h *Host) Part(loop int) *Part {
 	if h == nil {
 		return nil
 	}
@@ -126,36 +130,36 @@ func (h *QuotaHost) part(loop int) *quotaPart {
 }
 
 // room reports whether another Call may go.
-func (t *quotaPart) room() bool {
+func (t *Part) room() bool {
 	held := t.held.Load()
 	old := min(t.old.Load(), held)
 	return held+old < t.most.Load() || held == old
 }
 
-// admits reports whether a Call of p may go now. If not, it puts p in line. quotaPlace.called says that
+// Admits reports whether a Call of p may go now. If not, it puts p in line. Place.Called says that
 // it is the turn of p. The caller holds the pool's lock.
-func (t *quotaPart) admits(p *quotaPlace) bool {
-	if t == nil || p.called && t.room() || t.waiting.Load() == 0 && t.room() {
+func (t *Part) Admits(p *Place) bool {
+	if t == nil || p.Called && t.room() || t.waiting.Load() == 0 && t.room() {
 		return true
 	}
-	t.join(p)
+	t.Join(p)
 	return false
 }
 
-// take counts a Call.
-func (t *quotaPart) take() {
+// Take counts a Call.
+func (t *Part) Take() {
 	t.held.Add(1)
 	if !t.host.active.Load() {
 		t.host.quota.activate(t.host)
 	}
 }
 
-// give ends the count of n Calls. The caller must call wake, without holding a Pool.mu.
-func (t *quotaPart) give(n int) { t.held.Add(int64(-n)) }
+// Give ends the count of n Calls. The caller must call Wake, without holding a Pool.mu.
+func (t *Part) Give(n int) { t.held.Add(int64(-n)) }
 
-// wake lets the pools in line dispatch a Call each, in turn, while there is room. here is the
+// Wake lets the pools in line dispatch a Call each, in turn, while there is room. here is the
 // affinity of the calling loop. The caller holds no Pool.mu.
-func (t *quotaPart) wake(here int) {
+func (t *Part) Wake(here int) {
 	if t == nil {
 		return
 	}
@@ -164,12 +168,12 @@ func (t *quotaPart) wake(here int) {
 		if p == nil {
 			return
 		}
-		p.pool.kickOne(here)
+		p.Kick(here)
 	}
 }
 
 // pop removes and returns the first pool in line, or nil.
-func (t *quotaPart) pop() *quotaPlace {
+func (t *Part) pop() *Place {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.line) == 0 {
@@ -182,8 +186,8 @@ func (t *quotaPart) pop() *quotaPlace {
 	return p
 }
 
-// join puts p at the end of the line. The caller holds the pool's lock.
-func (t *quotaPart) join(p *quotaPlace) {
+// Join puts p at the end of the line. The caller holds the pool's lock.
+func (t *Part) Join(p *Place) {
 	t.mu.Lock()
 	joins := !p.inLine
 	if joins {
@@ -196,9 +200,9 @@ func (t *quotaPart) join(p *quotaPlace) {
 	}
 }
 
-// holds reports whether p is in line, so that the Quota lets it dispatch when there is room. The caller
-// holds p.mu.
-func (t *quotaPart) holds(p *quotaPlace) bool {
+// Holds reports whether p is in line, so that the Quota lets it dispatch when there is room. The caller
+// Holds p.mu.
+func (t *Part) Holds(p *Place) bool {
 	if t == nil {
 		return false
 	}
@@ -208,7 +212,7 @@ func (t *quotaPart) holds(p *quotaPlace) bool {
 }
 
 // activate counts h among the hosts that have Calls.
-func (q *Quota) activate(h *QuotaHost) {
+func (q *Quota) activate(h *Host) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	h.quiet = 0
@@ -221,7 +225,14 @@ func (q *Quota) activate(h *QuotaHost) {
 	q.armLocked()
 }
 
-// witnessed notes that a pool whose Calls q does not bound has one.
+// Witnessed notes that a pool whose Calls q does not bound has one. q may be nil.
+func (q *Quota) Witnessed() {
+	if q != nil && !q.beside.Load() {
+		q.witnessed()
+	}
+}
+
+// witnessed does what Witnessed does, for the first Call in a while.
 func (q *Quota) witnessed() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -242,7 +253,7 @@ func (q *Quota) arm() {
 func (q *Quota) armLocked() {
 	if !q.ticking {
 		q.ticking = true
-		time.AfterFunc(quotaTick, q.tick)
+		time.AfterFunc(tickEvery, q.tick)
 	}
 }
 
@@ -250,12 +261,12 @@ func (q *Quota) armLocked() {
 func (q *Quota) tick() {
 	q.mu.Lock()
 	q.ticking = false
-	if q.witness++; q.witness > quotaQuiet {
+	if q.witness++; q.witness > quietTicks {
 		q.beside.Store(false) // the next Call sets it again
 	}
-	q.active = slices.DeleteFunc(q.active, (*QuotaHost).left)
+	q.active = slices.DeleteFunc(q.active, (*Host).left)
 	q.divide()
-	var wake []*quotaPart
+	var wake []*Part
 	again := len(q.active) > 1 || len(q.active) > 0 && q.beside.Load()
 	for _, h := range q.active {
 		for i := range h.parts {
@@ -271,20 +282,20 @@ func (q *Quota) tick() {
 	}
 	q.mu.Unlock()
 	for _, t := range wake {
-		t.wake(Elsewhere)
+		t.Wake(loop.Elsewhere)
 	}
 }
 
 // left reports whether h has had no Call for some time. If so, it lifts the bounds of h. quota.mu
 // is held.
-func (h *QuotaHost) left() bool {
+func (h *Host) left() bool {
 	for i := range h.parts {
 		if t := &h.parts[i]; t.held.Load() > 0 || t.waiting.Load() > 0 {
 			h.quiet = 0
 			return false
 		}
 	}
-	if h.quiet++; h.quiet <= quotaQuiet {
+	if h.quiet++; h.quiet <= quietTicks {
 		return false
 	}
 	h.active.Store(false)
@@ -311,7 +322,7 @@ func (q *Quota) divide() {
 		h.wants = h.demand(q.limit)
 		weights += h.weight
 	}
-	slices.SortFunc(q.active, func(a, b *QuotaHost) int { return cmp.Compare(a.wants*b.weight, b.wants*a.weight) })
+	slices.SortFunc(q.active, func(a, b *Host) int { return cmp.Compare(a.wants*b.weight, b.wants*a.weight) })
 	left, among := q.limit, weights
 	for _, h := range q.active {
 		h.share = min(h.wants, left*h.weight/among)
@@ -324,7 +335,7 @@ func (q *Quota) divide() {
 }
 
 // demand is how many Calls h could have, at most limit. quota.mu is held.
-func (h *QuotaHost) demand(limit int) int {
+func (h *Host) demand(limit int) int {
 	n := 0
 	for i := range h.parts {
 		if h.parts[i].waiting.Load() > 0 {
@@ -336,14 +347,14 @@ func (h *QuotaHost) demand(limit int) int {
 }
 
 // set lets h have n Calls, and divides them among its loops by what they want.
-func (h *QuotaHost) set(n int) {
+func (h *Host) set(n int) {
 	if len(h.parts) == 1 || n == unbound {
 		for i := range h.parts {
 			h.parts[i].most.Store(int64(n))
 		}
 		return
 	}
-	want := func(t *quotaPart) int { return 1 + int(t.held.Load()+t.waiting.Load()) }
+	want := func(t *Part) int { return 1 + int(t.held.Load()+t.waiting.Load()) }
 	all := 0
 	for i := range h.parts {
 		all += want(&h.parts[i])
@@ -352,4 +363,20 @@ func (h *QuotaHost) set(n int) {
 		t := &h.parts[i]
 		t.most.Store(int64(max(1, n*want(t)/all)))
 	}
+}
+
+// Left says what q still has of hosts that have no Calls, or nothing: for tests.
+func (q *Quota) Left() string {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	held, old := int64(0), int64(0)
+	for _, h := range q.active {
+		for i := range h.parts {
+			held, old = held+h.parts[i].held.Load(), old+h.parts[i].old.Load()
+		}
+	}
+	if len(q.active) > 1 || q.ticking || held != 0 || old != 0 { // one is forgotten when another begins
+		return fmt.Sprintf("%d hosts with %d Calls, of which %d are old; ticking %v", len(q.active), held, old, q.ticking)
+	}
+	return ""
 }
