@@ -14,7 +14,7 @@ import (
 	"go.yaml.in/yaml/v4"
 )
 
-var update = flag.Bool("update", false, "write deploy/grafana/rdmabridge.json anew")
+var update = flag.Bool("update", false, "write deploy/grafana/rdmabridge.json, and the recording of the quick start, anew")
 
 const (
 	panelsFile    = "../../deploy/grafana/panels.yaml"
