@@ -66,6 +66,26 @@ func (c *Config) Check(k Known) error {
 
 // LogFormat returns log.format of files that LoadFiles has refused, as far as it can be read, or the default.
 func LogFormat(paths []string, k Known) string {
+	if format := single(paths, k, "log.format"); format == FormatConsole || format == FormatJSON {
+		return format
+	}
+	return FormatAuto
+}
+
+// ReadControl returns the setting control of files, whatever is wrong with the rest of them. It fails if one of them cannot
+// be read.
+func ReadControl(paths []string, k Known) (Control, error) {
+	files, err := Files(paths)
+	for _, path := range files {
+		if _, readErr := readFile(path); err == nil {
+			err = readErr
+		}
+	}
+	return Control{Path: single(paths, k, "control.path")}, err
+}
+
+// single returns a setting of files that may have problems, as far as it can be read, or its default.
+func single(paths []string, k Known, setting string) string {
 	l := newLoader(k)
 	files, _ := Files(paths)
 	for _, path := range files {
@@ -74,10 +94,7 @@ func LogFormat(paths []string, k Known) string {
 		}
 	}
 	l.bind()
-	if format := l.v.GetString("log.format"); format == FormatConsole || format == FormatJSON {
-		return format
-	}
-	return FormatAuto
+	return l.v.GetString(setting)
 }
 
 // readFile reads as much of a file as shows whether it is too long.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/cli"
 	"github.com/rdmabridge/rdmabridge/internal/control"
 	"github.com/rdmabridge/rdmabridge/internal/show"
@@ -37,20 +38,19 @@ func (f *bridgeFlag) register(cmd *cobra.Command) {
 func (f *bridgeFlag) client(ctx context.Context) (*control.Client, error) {
 	path := f.socket
 	if len(f.files) > 0 {
-		c, err := loadConfig(f.files, known)
+		// A file with problems will do: it is then that one wants to know how the bridge is.
+		c, err := configs.ReadControl(f.files, known)
 		if err != nil {
-			return nil, err
+			return nil, cli.Usage(err)
 		}
-		if !c.Control.Enabled() {
+		if !c.Enabled() {
 			return nil, cli.Usage(fmt.Errorf("%s has control: {path: none}: its bridge cannot be asked", strings.Join(f.files, ", ")))
 		}
-		if path = c.Control.Path; path == "" {
-			// The bridge may run as another user than this command.
-			f.files = nil
-		}
+		path = c.Path
 	}
 	if path == "" {
-		found, err := control.Find(ctx)
+		// The bridge may run as another user than this command. A demo has no file.
+		found, err := control.Find(ctx, len(f.files) == 0)
 		if err != nil {
 			return nil, cli.Usage(err)
 		}

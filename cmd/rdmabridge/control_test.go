@@ -191,6 +191,16 @@ func TestCommandsByFile(t *testing.T) {
 	if code, out, errOut := run("stats", "-c", file); code != cli.ExitDone || !strings.Contains(out, "storage") {
 		t.Errorf("%d %s%s", code, out, errOut)
 	}
+	// The file has problems, which is when somebody asks.
+	for _, problem := range []string{"nothing: 1\n", "tls: {handshakes: many}\n", "loops: ${NOT_SET_ANYWHERE}\n", "tenants: [{name: a, name: b}]\n"} {
+		file := writeFile(t, minimalConfig+"control: {path: "+strings.TrimPrefix(socket, "--socket=")+"}\n"+problem)
+		if code, out, errOut := run("stats", "-c", file); code != cli.ExitDone || !strings.Contains(out, "started 2") || !strings.Contains(out, " without a configuration file") {
+			t.Errorf("%s: %d %s%s", problem, code, out, errOut)
+		}
+	}
+	if code, _, errOut := run("stats", "-c", file+".not"); code != cli.ExitUsage || !strings.Contains(errOut, "no such file") {
+		t.Errorf("no file: %d %s", code, errOut)
+	}
 	none := writeFile(t, minimalConfig+"control: {path: none}\n")
 	if code, _, errOut := run("stats", "-c", none); code != cli.ExitUsage || !strings.Contains(errOut, "its bridge cannot be asked") {
 		t.Errorf("no socket: %d %s", code, errOut)

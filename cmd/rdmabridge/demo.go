@@ -14,6 +14,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/cmd/rdmabridge/internal/translate"
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/cli"
+	"github.com/rdmabridge/rdmabridge/internal/control"
 	"github.com/rdmabridge/rdmabridge/internal/demo"
 	"github.com/rdmabridge/rdmabridge/internal/logsink"
 )
@@ -65,6 +66,7 @@ func runDemo(a demo.Addresses, out, errOut io.Writer, signals <-chan os.Signal, 
 	if a.RDMA, err = demo.ChoosePort(a.RDMA); err != nil {
 		return err
 	}
+	a.Control = control.DemoPath() // a bridge on this host keeps its own
 	text, err := a.Config()
 	if err != nil {
 		return err

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -44,6 +45,9 @@ func startDemo(t *testing.T) (demo.Addresses, *bridge) {
 	case r = <-started:
 	case err := <-ended:
 		t.Fatalf("demo: %v\n%s", err, log)
+	}
+	if got := r.bridge.config.Control.Path; filepath.Base(got) != "demo.sock" && got != "none" {
+		t.Errorf("the demo's control socket is %s, which may be a bridge's", got)
 	}
 	t.Cleanup(func() {
 		signals <- syscall.SIGTERM

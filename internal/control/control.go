@@ -39,6 +39,15 @@ func DefaultPath() string {
 	return ""
 }
 
+// DemoPath is where a demo listens, beside a bridge of the same user. It is "" if DefaultPath is.
+func DemoPath() string {
+	path := DefaultPath()
+	if path == "" {
+		return ""
+	}
+	return filepath.Join(filepath.Dir(path), "demo.sock")
+}
+
 // places returns where bridges of this host may listen whose files do not say where. The bridge of a
 // unit such as rdmabridge-2.service has a directory beside systemDir.
 func places() []string {

@@ -10,9 +10,15 @@ import (
 )
 
 // Find returns the path of the socket of the one bridge that runs on this host and that this user may
-// ask, if its file does not say where it listens. It returns an *UnreachableError if there is none, and
+// ask, if its file does not say where it listens. It may be that of a demo, if demo is set. It returns an *UnreachableError if there is none, and
 // another error if there are several.
-func Find(ctx context.Context) (string, error) { return find(ctx, places()) }
+func Find(ctx context.Context, demo bool) (string, error) {
+	all := places()
+	if path := DemoPath(); demo && path != "" {
+		all = append(all, path)
+	}
+	return find(ctx, all)
+}
 
 func find(ctx context.Context, places []string) (string, error) {
 	type bridge struct {

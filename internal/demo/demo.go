@@ -42,6 +42,7 @@ upstreams:
     pool: {connections: 4}
 memory: {budget: 512MiB}
 admin: {address: "{{.Admin}}"}
+control: {path: "{{or .Control "none"}}"}
 log: {level: info, format: console}
 drain: {timeout: 5s}
 `))
@@ -67,12 +68,14 @@ Or use it without root, with libnfs (Debian: libnfs-utils):
 
 `))
 
-// Addresses are the addresses of a demo, each HOST:PORT.
+// Addresses are the addresses of a demo, each HOST:PORT but for that of commands.
 type Addresses struct {
 	TCP   string // of the listener for TCP
 	RDMA  string // of the listener for RDMA
 	Admin string // of the admin server; "none" in Config and "" in Help if there is none
 	NFS   string // of the NFS server
+
+	Control string // path of the control socket; "" for none
 }
 
 // Config returns the configuration of the bridge in front of a.NFS, as YAML.

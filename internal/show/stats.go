@@ -20,13 +20,14 @@ const (
 func (p Pair) Stats() []Line {
 	d := p.Now
 	lines := p.Title()
+	s := "started " + d.Started.UTC().Format("2006-01-02 15:04:05 UTC") + " without a configuration file"
 	if d.Config.File != "" {
-		s := fmt.Sprintf("configuration %s, loaded %s ago", d.Config.File, Since(d.Config.Loaded, d.Time))
-		if d.Config.RestartNeeded {
-			s += "; it has settings that take effect only after a restart"
-		}
-		lines = append(lines, plain(s))
+		s = fmt.Sprintf("started %s with %s, loaded %s ago", d.Started.UTC().Format("2006-01-02 15:04:05 UTC"), d.Config.File, Since(d.Config.Loaded, d.Time))
 	}
+	if d.Config.RestartNeeded {
+		s += "; it has settings that take effect only after a restart"
+	}
+	lines = append(lines, plain(s))
 	if h := d.Hardening; len(h.InForce)+len(h.Missing) > 0 {
 		s := "restricted: " + cmp.Or(strings.Join(h.InForce, ", "), "nothing")
 		if len(h.Missing) > 0 {
