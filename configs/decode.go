@@ -93,7 +93,9 @@ func describe(data any) string {
 			d = d[:40] + "..."
 		}
 		return strconv.Quote(d)
-	case bool, int, int64, uint64, float64:
+	case float64:
+		return strconv.FormatFloat(d, 'f', -1, 64)
+	case bool, int, int64, uint64:
 		return fmt.Sprint(d)
 	}
 	switch reflect.ValueOf(data).Kind() {

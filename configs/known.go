@@ -38,6 +38,11 @@ func (k Known) flag(path string) *pflag.Flag {
 	return k.Flags.Lookup(strings.NewReplacer(".", "-", "_", "-").Replace(path))
 }
 
+// devices are words that people write for the provider of adapters, with what these speak.
+var devices = map[string]string{
+	"roce": "RoCE", "rocev2": "RoCE", "rxe": "RoCE", "ib": "InfiniBand", "infiniband": "InfiniBand", "verbs": "RoCE and InfiniBand", "mlx5": "RoCE and InfiniBand",
+}
+
 // checkProvider returns why a provider cannot be used.
 func (k Known) checkProvider(name string) error {
 	if k.Provider != nil {
@@ -46,6 +51,13 @@ func (k Known) checkProvider(name string) error {
 		}
 	}
 	if !slices.Contains(k.Providers, name) {
+		if protocol, ok := devices[strings.ToLower(name)]; ok {
+			err := fmt.Errorf("%q is no provider; write %s, which uses adapters for %s", name, ProviderIBVerbs, protocol)
+			if !slices.Contains(k.Providers, ProviderIBVerbs) {
+				err = fmt.Errorf("%w, in a build that has it (rdmabridge version): docs/ibverbs.md", err)
+			}
+			return err
+		}
 		return fmt.Errorf("this build has no provider %q; write %s", name, alternatives(k.Providers))
 	}
 	return nil

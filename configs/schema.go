@@ -87,8 +87,8 @@ func (s *settings) find(path string) *settings {
 // extension begins the names of settings at the top of a file that are for anchors alone.
 const extension = "x-"
 
-// suggest returns the known setting that resembles name most, or all known settings if none
-// resembles it.
+// suggest returns the known setting that resembles name most, or where the setting of this name belongs, or all known
+// settings.
 func (s *settings) suggest(name string) string {
 	best, distance := "", 3
 	for _, known := range s.sorted() {
@@ -96,10 +96,44 @@ func (s *settings) suggest(name string) string {
 			best, distance = known, d
 		}
 	}
-	if best == "" {
-		return "known here: " + strings.Join(s.sorted(), ", ")
+	if best != "" {
+		return "did you mean " + best + "?"
 	}
-	return "did you mean " + best + "?"
+	if places := schema.places(name); len(s.names) > fewSettings && len(places) > 0 && len(places) <= mostPlaces {
+		return "it belongs in " + alternatives(places)
+	}
+	return "known here: " + strings.Join(s.sorted(), ", ")
+}
+
+const (
+	// fewSettings can all be named. Where there are more, a setting may have been meant for another place.
+	fewSettings = 8
+	// mostPlaces bounds the places that suggest lists. A name that more have, such as mode, says nothing.
+	mostPlaces = 3
+)
+
+// places returns the paths of the settings in s that have a setting of this name, without indexes. The top of the file is
+// "the top of the file".
+func (s *settings) places(name string) (paths []string) {
+	var look func(path string, s *settings)
+	look = func(path string, s *settings) {
+		if s.names[name] != nil {
+			place := path
+			if path == "" {
+				place = "the top of the file"
+			}
+			paths = append(paths, place)
+		}
+		for _, n := range s.sorted() {
+			sub := s.names[n]
+			if sub.list {
+				n += "[]"
+			}
+			look(strings.TrimPrefix(path+"."+n, "."), sub)
+		}
+	}
+	look("", s)
+	return paths
 }
 
 func (s *settings) sorted() []string {

@@ -145,7 +145,7 @@ func TestExplainExitCodes(t *testing.T) {
 		{"a directory", []string{dir}, cli.ExitFailed, "is a directory"},
 		{"empty", []string{write("empty", nil)}, cli.ExitFailed, "empty"},
 		{"gzip", []string{write("gz", []byte{0x1f, 0x8b, 8, 0})}, cli.ExitFailed, "unpack it first"},
-		{"text", []string{write("text", []byte("this is not hex\n"))}, cli.ExitFailed, "is not a hex digit"},
+		{"text", []string{write("text", []byte("this is not hex\n"))}, cli.ExitFailed, "this is text, and neither a capture (pcap or pcapng) nor hex"},
 		{"bad pcapng", []string{write("ng", []byte{0x0a, 0x0d, 0x0d, 0x0a, 1, 2, 3, 4})}, cli.ExitFailed, "not a capture"},
 		{"bad hex", []string{"--hex", "zz"}, cli.ExitUsage, "is not a hex digit"},
 		{"odd hex", []string{"--hex", "123"}, cli.ExitUsage, "want an even number"},

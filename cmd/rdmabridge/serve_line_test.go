@@ -115,7 +115,7 @@ func TestServeLineMistakes(t *testing.T) {
 		"--from tcp://:2049 --to rdma://10.1.0.500":                          "--to: \"10.1.0.500:20049\": 10.1.0.500 is not an IPv4 address",
 		"--from tcp://:2049 --to rdma://0.0.0.0 --mount none":                `--to: "0.0.0.0:20049" stands for every address of a host`,
 		"--from tcp://:2049 --to tcp://h --mount none --provider iwarp":      "--provider needs rdma:// in --from or in --to",
-		"--from tcp://:2049 --to rdma://h --mount none --provider roce":      `--provider: this build has no provider "roce"`,
+		"--from tcp://:2049 --to rdma://h --mount none --provider roce":      `--provider: "roce" is no provider; write ibverbs, which uses adapters for RoCE`,
 		"--from tcp://:2049 --to rdma://h --mount 20048":                     `--mount: "20048" has no host`,
 		"--from tcp://:2049 --to rdma://h --mount none --clients 10.1.2.3/8": `--clients: "10.1.2.3/8" has bits set beyond its length; write 10.0.0.0/8`,
 		"--from tcp://:2049 --to rdma://h --mount none --clients a],b:[c":    `--clients: "a]" is not a network`,

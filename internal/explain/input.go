@@ -66,7 +66,7 @@ func sniff(b []byte) (*Input, error) {
 	if h, err := parseHex(b); err == nil {
 		return dataInput(h, "hex"), nil
 	} else if looksLikeText(b) {
-		return nil, err
+		return nil, fmt.Errorf("this is text, and neither a capture (pcap or pcapng) nor hex: %w; rdmabridge check FILE explains a configuration", err)
 	}
 	return dataInput(b, "raw"), nil
 }

@@ -117,6 +117,7 @@ func Percent(share float64) string {
 // Clean returns s without characters that a terminal would obey. Names and errors come from files and
 // from peers.
 func Clean(s string) string {
+	s = strings.ReplaceAll(s, "\n", "; ") // joined errors
 	return strings.Map(func(r rune) rune {
 		if r == unicode.ReplacementChar || !unicode.IsPrint(r) {
 			return '?'

@@ -156,7 +156,7 @@ func TestFormats(t *testing.T) {
 	if got := Size(1536); got != "1.50 KiB" {
 		t.Errorf("Size(1536) = %s", got)
 	}
-	if got := Clean("a\x1b[2Jb\n\u202ec"); got != "a?[2Jb??c" {
+	if got := Clean("a\x1b[2Jb\n\u202ec"); got != "a?[2Jb; ?c" {
 		t.Errorf("Clean: %q", got)
 	}
 }
