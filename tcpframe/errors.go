@@ -1,10 +1,12 @@
 package tcpframe
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/protocol"
 	"github.com/rdmabridge/rdmabridge/tcpframe/eventloop"
 )
 
@@ -15,6 +17,8 @@ var (
 	ErrSilent = errors.New("tcpframe: peer's host is silent")
 	// ErrMemory matches, by errors.Is, the error of a record for which there was no memory.
 	ErrMemory = errors.New("tcpframe: no memory for a record")
+	// ErrProtocol matches, by errors.Is, the error of a connection whose peer speaks another protocol.
+	ErrProtocol = errors.New("tcpframe: the peer speaks another protocol")
 )
 
 // A reason says why this side closed a connection, or dropped a record. It is the label reason of
@@ -66,12 +70,6 @@ var (
 	}
 )
 
-// What the first octets of PROXY headers, of version 2 and 1, would announce as record marks.
-const (
-	proxyMark   = '\r'<<24 | '\n'<<16 | '\r'<<8 | '\n'
-	proxyV1Mark = 'P'<<24 | 'R'<<16 | 'O'<<8 | 'X'
-)
-
 // A recordError says why a Conn closed itself.
 type recordError struct {
 	reason reason
@@ -79,16 +77,38 @@ type recordError struct {
 	limit  int64 // octets or nanoseconds, as reason says
 }
 
-// Is makes errors.Is find ErrSilent and ErrMemory.
+// Is makes errors.Is find ErrSilent, ErrMemory and ErrProtocol.
 func (e *recordError) Is(target error) bool {
-	return target == ErrSilent && e.reason == reasonSilent || target == ErrMemory && e.reason == reasonMemory
+	switch target {
+	case ErrSilent:
+		return e.reason == reasonSilent
+	case ErrMemory:
+		return e.reason == reasonMemory
+	case ErrProtocol:
+		return e.protocol() != ""
+	}
+	return false
+}
+
+// protocol returns the protocol whose first octets were read as the mark of a record that is too long, or "".
+func (e *recordError) protocol() string {
+	if e.reason != reasonTooLong || e.value > maxFragment {
+		return ""
+	}
+	var mark [markLen]byte
+	binary.BigEndian.PutUint32(mark[:], uint32(e.value))
+	return protocol.Of(mark[:])
 }
 
 func (e *recordError) Error() string {
 	switch e.reason {
 	case reasonTooLong:
-		if e.value == proxyMark || e.value == proxyV1Mark {
+		switch p := e.protocol(); p {
+		case "":
+		case protocol.PROXY:
 			return "tcpframe: a PROXY header instead of a record; proxy_protocol.from does not have the address"
+		default:
+			return "tcpframe: the peer speaks " + p + " and not ONC RPC over TCP"
 		}
 		return fmt.Sprintf("tcpframe: record of at least %d octets, limit %d", e.value, e.limit)
 	case reasonTooShort:

@@ -40,6 +40,9 @@ var (
 	ErrClosed = errors.New("fabric: connection closed")
 	// ErrRejected is wrapped by Dial's error when the peer rejected the connection.
 	ErrRejected = errors.New("fabric: connection rejected by peer")
+	// ErrNoRDMA is wrapped by Dial's error when there is something at the address that accepts connections, and it
+	// does not answer as RDMA does. It may serve something else there, such as NFS over TCP.
+	ErrNoRDMA = errors.New("the server accepts TCP connections at this port and does not answer to RDMA over iWARP")
 	// ErrQueueFull is returned by posting beyond the depth asked for at
 	// connection set-up.
 	ErrQueueFull = errors.New("fabric: work queue full")

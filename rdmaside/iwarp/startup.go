@@ -8,6 +8,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/protocol"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp/wire"
 )
@@ -192,21 +193,27 @@ func noReply(ctx context.Context, err error) error {
 	var ne net.Error
 	var fe *wire.FrameError
 	switch {
-	case ctx.Err() != nil:
+	case errors.Is(ctx.Err(), context.Canceled):
 		return fmt.Errorf("iwarp: start-up: %w", ctx.Err())
-	case errors.As(err, &fe), errors.Is(err, wire.ErrBothInitiators), errors.Is(err, io.ErrUnexpectedEOF):
+	case ctx.Err() != nil:
+		return fmt.Errorf("iwarp: start-up: %w: %w", fabric.ErrNoRDMA, ctx.Err())
+	case errors.As(err, &fe), errors.Is(err, wire.ErrBothInitiators), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, fabric.ErrNoRDMA):
 		return fmt.Errorf("iwarp: start-up: %w", err)
 	case errors.As(err, &ne) && ne.Timeout():
-		return fmt.Errorf("iwarp: start-up: %w", err)
+		return fmt.Errorf("iwarp: start-up: %w: %w", fabric.ErrNoRDMA, err)
 	}
-	return fmt.Errorf("iwarp: start-up: %w: %w", errNoReply, err)
+	return fmt.Errorf("iwarp: start-up: %w: %w: %w", fabric.ErrNoRDMA, errNoReply, err)
 }
 
 // readFrame reads a Request, or a Reply if reply is set. It returns io.EOF when the peer
 // closed the connection without sending an octet.
 func readFrame(nc net.Conn, reply bool) (wire.Frame, error) {
 	var b [wire.FrameLen + wire.MaxPrivate]byte
-	if _, err := io.ReadFull(nc, b[:wire.FrameLen]); err != nil {
+	n, err := io.ReadFull(nc, b[:wire.FrameLen])
+	if p := protocol.Of(b[:n]); p != "" && p != protocol.MPA {
+		return wire.Frame{}, fmt.Errorf("%w: it speaks %s", fabric.ErrNoRDMA, p)
+	}
+	if err != nil {
 		return wire.Frame{}, err
 	}
 	f, n, err := wire.ParseFrameHeader(b[:wire.FrameLen])
