@@ -15,6 +15,7 @@ var Codes = map[string]string{
 	"endpoint-not-asked":       "An endpoint was not connected to.",
 	"endpoint-path":            "Which RDMA device and GID the route to an endpoint leads through, or that there is none.",
 	"endpoint-program":         "An endpoint answers, and does not serve a program that the configuration sends to it.",
+	"endpoint-protocol":        "An endpoint speaks another protocol than the configuration has: another transport, or no NFS.",
 	"endpoint-refused":         "An endpoint refuses the connection.",
 	"endpoint-silent":          "An endpoint accepts a connection and does not answer a NULL Call.",
 	"endpoint-source":          "The source address or source ports of an upstream cannot be used.",

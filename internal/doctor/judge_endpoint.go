@@ -45,6 +45,9 @@ func (t *Target) judgeDial(err error, fs *Findings) {
 	case errors.Is(err, fabric.ErrRejected):
 		fs.Add("endpoint-refused", Error, t.subject(),
 			fmt.Sprintf("The server rejects the connection: %v. It may be short of resources, or serve something else at this port.", err), "dmesg | tail   # on the server")
+	case errors.Is(err, fabric.ErrNoRDMA):
+		fs.Add("endpoint-protocol", Error, t.subject(),
+			fmt.Sprintf("Something accepts connections at port %s, and it is no RDMA: %v. NFS/RDMA is usually at port 20049, and servers on RoCE and InfiniBand do not answer to iWARP.", port, err), t.listenFix(port)...)
 	case isTimeout(err):
 		fs.Add("endpoint-unreachable", Error, t.subject(),
 			fmt.Sprintf("The endpoint did not answer within %v: %v. A firewall may drop the packets, or the host is down.", t.Connect, err),

@@ -17,6 +17,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
 	"github.com/rdmabridge/rdmabridge/metrics"
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
@@ -82,7 +83,9 @@ func (p *Prober) Ask(ctx context.Context, t *Target) (Endpoint, Findings) {
 	begun := time.Now()
 	c, err := p.connect(ctx, t)
 	if err != nil {
-		t.judgeDial(err, &fs)
+		if !errors.Is(err, fabric.ErrNoRDMA) || !t.judgeProtocol(ctx, err, &fs) {
+			t.judgeDial(err, &fs)
+		}
 		return e, fs
 	}
 	defer c.close()
@@ -148,7 +151,9 @@ func (t *Target) ask(ctx context.Context, c conversation, program Program, fs *F
 	defer cancel()
 	b, err := c.null(answered, xid, nullCall(xid, program))
 	if err != nil {
-		t.judgeSilence(err, program, fs)
+		if t.RDMA || !t.judgeProtocol(ctx, err, fs) {
+			t.judgeSilence(err, program, fs)
+		}
 		return a, false
 	}
 	var r oncrpc.Reply

@@ -184,9 +184,19 @@ func TestAskOther(t *testing.T) {
 			c.Close()
 		}
 	}()
-	ask(t, Target{Address: l.Addr().String()}, "error endpoint-silent")
-	ask(t, Target{RDMA: true, Address: l.Addr().String()}, "error endpoint-refused")
-	ask(t, Target{RDMA: true, Address: serveTCP(t, proxytest.Behaviour{})}, "error endpoint-refused")
+	for _, tt := range []struct {
+		target Target
+		says   string
+	}{
+		{Target{Address: l.Addr().String()}, "answers as HTTP, and the upstream has transport: tcp"},
+		{Target{RDMA: true, Address: l.Addr().String()}, "answers as HTTP, and the upstream has transport: rdma"},
+		{Target{RDMA: true, Address: serveTCP(t, proxytest.Behaviour{})}, "answers as NFS over TCP, and the upstream has transport: rdma"},
+		{Target{Address: serveRDMA(t, proxytest.Behaviour{})}, "answers as RDMA over iWARP (MPA), and the upstream has transport: tcp"},
+	} {
+		if _, fs := ask(t, tt.target, "error endpoint-protocol"); len(fs) != 1 || !strings.Contains(fs[0].Text, tt.says) {
+			t.Errorf("%+v lacks %q", fs, tt.says)
+		}
+	}
 }
 
 // TestAskSource: the connection comes from the source that the configuration has.
