@@ -51,7 +51,45 @@ type TLSError struct {
 	Err    error
 }
 
-func (e *TLSError) Error() string { return "tcpframe: TLS: " + e.Err.Error() }
+func (e *TLSError) Error() string {
+	if s := e.explain(); s != "" {
+		return "tcpframe: TLS: " + s + ": " + e.Err.Error()
+	}
+	return "tcpframe: TLS: " + e.Err.Error()
+}
+
+// tlsAlerts says what a peer means by its alert: RFC 8446 Section 6.2. The others say what they mean.
+var tlsAlerts = map[tls.AlertError]string{
+	40:  "the peer shares no parameters of TLS with this side",
+	42:  "the peer refuses the certificate of this side",
+	43:  "the peer refuses the certificate of this side",
+	44:  "the peer says that the certificate of this side is revoked",
+	45:  "the peer says that the certificate of this side has expired",
+	46:  "the peer refuses the certificate of this side",
+	48:  "the peer does not know the CA of the certificate of this side",
+	49:  "the peer does not let the certificate of this side in",
+	70:  "the peer lacks TLS 1.3",
+	116: "the peer requires a certificate, and this side has sent none",
+	120: "the peer does not speak RPC with TLS at this port",
+}
+
+// explain says what has failed, where Err does so only for those who know TLS. It returns "" otherwise.
+func (e *TLSError) explain() string {
+	switch e.Reason {
+	case TLSUnknownAuthority:
+		return "no CA that this side trusts has signed the certificate of the peer"
+	case TLSPeerAlert:
+		// crypto/tls has a type of its own for alerts of the peer.
+		if o, ok := errors.AsType[*net.OpError](e.Err); ok {
+			for alert, s := range tlsAlerts {
+				if o.Err.Error() == alert.Error() {
+					return s
+				}
+			}
+		}
+	}
+	return ""
+}
 
 // Unwrap returns what has failed.
 func (e *TLSError) Unwrap() error { return e.Err }

@@ -16,15 +16,8 @@ func name(table []string, v uint32, what string) string {
 	return fmt.Sprintf("%s %d", what, v)
 }
 
-// The names of accept_stat and auth_stat, RFC 5531 Section 9.
-var (
-	acceptStats = []string{"SUCCESS", "PROG_UNAVAIL", "PROG_MISMATCH", "PROC_UNAVAIL", "GARBAGE_ARGS", "SYSTEM_ERR"}
-	authStats   = []string{
-		"AUTH_OK", "AUTH_BADCRED", "AUTH_REJECTEDCRED", "AUTH_BADVERF", "AUTH_REJECTEDVERF", "AUTH_TOOWEAK", "AUTH_INVALIDRESP",
-		"AUTH_FAILED", "AUTH_KERB_GENERIC", "AUTH_TIMEEXPIRE", "AUTH_TKT_FILE", "AUTH_DECODE", "AUTH_NET_ADDR",
-		"RPCSEC_GSS_CREDPROBLEM", "RPCSEC_GSS_CTXPROBLEM",
-	}
-)
+// The names of accept_stat, RFC 5531 Section 9.
+var acceptStats = []string{"SUCCESS", "PROG_UNAVAIL", "PROG_MISMATCH", "PROC_UNAVAIL", "GARBAGE_ARGS", "SYSTEM_ERR"}
 
 func flavorName(v uint32) string {
 	switch v {

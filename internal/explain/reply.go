@@ -182,7 +182,7 @@ func replyStatus(r *oncrpc.Reply) string {
 	case r.Denied && r.RejectStat == oncrpc.RPCMismatch:
 		return fmt.Sprintf("MSG_DENIED, RPC_MISMATCH: versions %d to %d", r.Low, r.High)
 	case r.Denied:
-		return "MSG_DENIED, AUTH_ERROR: " + name(authStats, r.AuthStat, "auth_stat")
+		return "MSG_DENIED, AUTH_ERROR: " + oncrpc.AuthStatName(r.AuthStat)
 	case r.AcceptStat == oncrpc.ProgramMismatch:
 		return fmt.Sprintf("PROG_MISMATCH: versions %d to %d", r.Low, r.High)
 	}

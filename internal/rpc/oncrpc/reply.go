@@ -2,6 +2,7 @@ package oncrpc
 
 import (
 	"encoding/binary"
+	"fmt"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
 )
@@ -29,6 +30,21 @@ const (
 	AuthBadVerifier        = 3
 	AuthTooWeak            = 5
 )
+
+// authStats are the names of auth_stat, RFC 5531 Section 9.
+var authStats = [...]string{
+	"AUTH_OK", "AUTH_BADCRED", "AUTH_REJECTEDCRED", "AUTH_BADVERF", "AUTH_REJECTEDVERF", "AUTH_TOOWEAK", "AUTH_INVALIDRESP",
+	"AUTH_FAILED", "AUTH_KERB_GENERIC", "AUTH_TIMEEXPIRE", "AUTH_TKT_FILE", "AUTH_DECODE", "AUTH_NET_ADDR",
+	"RPCSEC_GSS_CREDPROBLEM", "RPCSEC_GSS_CTXPROBLEM",
+}
+
+// AuthStatName returns the RFC's name of an auth_stat, or its number.
+func AuthStatName(stat uint32) string {
+	if uint64(stat) < uint64(len(authStats)) {
+		return authStats[stat]
+	}
+	return fmt.Sprintf("auth_stat %d", stat)
+}
 
 // ReplyHeader is the length in octets of an accepted Reply's header whose verifier has
 // no body, and so of a whole Reply without results. No denied Reply is longer.
