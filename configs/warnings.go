@@ -1,6 +1,9 @@
 package configs
 
-import "fmt"
+import (
+	"fmt"
+	"maps"
+)
 
 // Warnings says, each with its line, which settings are allowed and perhaps not meant. There are
 // none unless Load made c.
@@ -19,6 +22,7 @@ func (c *Config) warn(k Known, r *report) {
 		c.Listeners[i].warn(fmt.Sprintf("listeners[%d]", i), c, w)
 		c.Listeners[i].warnRules(fmt.Sprintf("listeners[%d].rules", i), k, w)
 	}
+	c.warnUnused(w)
 	c.warnTLS(k, w)
 	c.Handover.warn(k, w)
 	w.sort()
@@ -32,14 +36,7 @@ func (l *Listener) warn(path string, c *Config, w *report) {
 	if l.Privileged == PrivilegedRequired || w.source.given(path+".privileged") {
 		return
 	}
-	names := make(map[string]bool)
-	names[l.Upstream] = true
-	for _, route := range l.Routes {
-		names[route.Upstream] = true
-	}
-	for _, x := range l.Rules {
-		names[x.Upstream] = true
-	}
+	names := l.uses()
 	for i := range c.Upstreams {
 		u := &c.Upstreams[i]
 		if !names[u.Name] || u.RDMA() || !u.Source.Ports.privileged() {
@@ -48,5 +45,30 @@ func (l *Listener) warn(path string, c *Config, w *report) {
 		w.addf(path+".privileged", "every user of a client's host can have Calls sent to upstream %s from a privileged port (source.ports: %s), which its server may take for those of the client's root; write required, or any if only trusted hosts can connect",
 			u.Name, u.Source.Ports)
 		return
+	}
+}
+
+// uses returns the names of the upstreams that Calls of l can go to.
+func (l *Listener) uses() map[string]bool {
+	names := map[string]bool{l.Upstream: true}
+	for i := range l.Routes {
+		names[l.Routes[i].Upstream] = true
+	}
+	for i := range l.Rules {
+		names[l.Rules[i].Upstream] = true
+	}
+	return names
+}
+
+// warnUnused adds a warning for each upstream that no Call can go to. Often it is for a program whose route is missing.
+func (c *Config) warnUnused(w *report) {
+	names := make(map[string]bool)
+	for i := range c.Listeners {
+		maps.Copy(names, c.Listeners[i].uses())
+	}
+	for i := range c.Upstreams {
+		if name := c.Upstreams[i].Name; !names[name] {
+			w.addf(fmt.Sprintf("upstreams[%d].name", i), "nothing uses upstream %s; a listener sends Calls to it with upstream: %s, or those of one program with routes: [{program: mount, upstream: %s}]", name, name, name)
+		}
 	}
 }

@@ -20,13 +20,13 @@ upstreams:
 `
 	for _, tt := range []struct{ name, old, new, want string }{
 		{"by a route", "", "", "line 3: listeners[0].privileged: every user"},
-		{"as the default", "upstream: other", "upstream: reserved", "line 3: listeners[0].privileged: every user"},
+		{"as the default", "upstream: other\n    routes: [{program: nfs, upstream: reserved}]", "upstream: reserved\n    routes: [{program: mount, upstream: other}]", "line 3: listeners[0].privileged: every user"},
 		{"over RDMA", "address: :1", "address: :1\n    transport: rdma", "line 3: listeners[0].privileged: every user"},
 		{"required", "address: :1", "address: :1\n    privileged: required", ""},
 		{"decided", "address: :1", "address: :1\n    privileged: any", ""},
 		{"other ports", "700-2000", "1024-2000", ""},
 		{"any port", "700-2000", "any", ""},
-		{"not reachable", "upstream: reserved", "upstream: other", ""},
+		{"not reachable", "upstream: reserved", "upstream: other", "line 8: upstreams[0].name: nothing uses upstream reserved"},
 	} {
 		c, err := Load([]byte(strings.Replace(text, tt.old, tt.new, 1)), testKnown())
 		if err != nil {
