@@ -151,7 +151,12 @@ func (t *Target) ask(ctx context.Context, c conversation, program Program, fs *F
 	defer cancel()
 	b, err := c.null(answered, xid, nullCall(xid, program))
 	if err != nil {
-		if t.RDMA || !t.judgeProtocol(ctx, err, fs) {
+		_, notSecured := errors.AsType[*tcpframe.TLSError](err)
+		switch {
+		case notSecured, t.TLS != nil && !isTimeout(err):
+			// With TLS 1.3 the server sees this side's certificate when the handshake is over for this side.
+			t.judgeTLS(&tlsError{err}, fs)
+		case t.RDMA || !t.judgeProtocol(ctx, err, fs):
 			t.judgeSilence(err, program, fs)
 		}
 		return a, false
@@ -187,7 +192,7 @@ func (p Program) String() string {
 func answerText(r *oncrpc.Reply) string {
 	switch {
 	case r.Denied && r.RejectStat == oncrpc.AuthError:
-		return fmt.Sprintf("denied: authentication error %d", r.AuthStat)
+		return "denied: " + oncrpc.AuthStatName(r.AuthStat)
 	case r.Denied:
 		return fmt.Sprintf("denied: RPC versions %d to %d", r.Low, r.High)
 	}

@@ -98,7 +98,7 @@ func (t *Target) judgeTLS(err *tlsError, fs *Findings) {
 	if !errors.Is(err, errNoTLS) {
 		fix = []string{"openssl x509 -noout -subject -ext subjectAltName -dates -in FILE   # of the certificates of both sides", "journalctl -u tlshd   # on a Linux server"}
 	}
-	fs.Add("endpoint-tls", Error, t.subject(), fmt.Sprintf("The server accepts the connection, and RPC-with-TLS does not begin: %v.", err.err), fix...)
+	fs.Add("endpoint-tls", Error, t.subject(), fmt.Sprintf("The server accepts the connection, and RPC-with-TLS does not come about: %v.", err.err), fix...)
 }
 
 // judgePlain reports a connection that has no TLS although it could have some.

@@ -2,9 +2,11 @@ package doctor
 
 import (
 	"crypto/tls"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/tlstest"
 	"github.com/rdmabridge/rdmabridge/internal/tlsconf"
@@ -45,5 +47,28 @@ func TestAskTLS(t *testing.T) {
 		if e.TLS != tt.secured || e.Connected && e.Answers[0].Answer != "success" {
 			t.Errorf("%s: %+v", tt.name, e)
 		}
+	}
+	// The server wants a certificate, which it misses when the handshake is over for this side.
+	strict := good.Clone()
+	strict.ClientAuth = tls.RequireAnyClientCert
+	front, err := proxytest.NewTLSFront(t, serveTCP(t, proxytest.Behaviour{}), func() *tls.Config { return strict })
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := client.TLS(front.Addr(), 10*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, fs := ask(t, Target{Address: front.Addr(), TLS: &TLS{Config: c, Required: true}}, "error endpoint-tls")
+	if len(fs) == 1 && !strings.Contains(fs[0].Text, "requires a certificate, and this side has sent none") {
+		t.Errorf("%+v", fs)
+	}
+	// The server requires TLS, and the configuration has none.
+	weak := func(c *oncrpc.Call) ([]byte, bool) {
+		return oncrpc.AppendAuthError(nil, c.XID, oncrpc.AuthTooWeak), true
+	}
+	e, fs := ask(t, Target{Address: serveTCP(t, proxytest.Behaviour{Intercept: weak}), Programs: []Program{nfs3, nfs4}}, "error endpoint-tls") // the first is answered
+	if len(e.Answers) != 2 || e.Answers[1].Answer != "denied: AUTH_TOOWEAK" || !strings.Contains(fs[0].Text, "requires TLS") {
+		t.Errorf("%+v %+v", e, fs)
 	}
 }
