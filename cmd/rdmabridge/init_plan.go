@@ -208,7 +208,7 @@ or in /etc/systemd/system/{{$.Unit}}:
 {{end}}{{if .Reverse}}Clients need an RDMA device that speaks iWARP; without an adapter: rdma link add siw0 type siw netdev eth0
 {{end}}NFSv4 mounts / where the storage has fsid=0 at the export.{{if .All}} With clientaddr=0.0.0.0 the server does not call clients of
 NFSv4.0 back past the bridge.{{end}} Mount hard, which is the default: with soft, a program is told of errors while the bridge restarts.
-{{if .Sidecar}}{{.Service}} is of the packages; it reads /etc/rdmabridge.
+{{if .Sidecar}}{{.Service}} comes with the packages, and reads its file in /etc/rdmabridge.
 {{else}}Write a name or an address of this host that clients know in place of {{.Host}}.
 {{end}}{{if not .All}}The same command with --all says it for NFSv4.1, NFSv4.0 and NFSv3, too.
 {{end}}`))
