@@ -48,21 +48,22 @@ func TestHealthySlots(t *testing.T) {
 
 func healthySlots(t *testing.T, load stuckLoad, timeout time.Duration, way string) {
 	const run, slot, healthy = 10 * time.Second, 500 * time.Millisecond, 8
+	const credits = 128 // of each of four connections: the defaults
 	h := proxytest.NewHarness(t, budget)
-	uo := settings.UpstreamOptions{Name: "storage", RDMA: way == "rdma", Connections: 4, Credits: 32, SlowStart: 16, CallTimeout: timeout}
+	uo := settings.UpstreamOptions{Name: "storage", RDMA: way == "rdma", Connections: 4, Credits: credits, SlowStart: 16, CallTimeout: timeout}
 	server := proxytest.Behaviour{Intercept: hangs}
 	if uo.RDMA {
 		uo.Provider = fabrictest.NewLoopback()
 		l := fabrictest.NewLoop()
 		t.Cleanup(l.Stop)
-		h.RDMAServer(uo.Provider.(*fabrictest.Loopback), []loop.Loop{l}, "storage", 32, server)
+		h.RDMAServer(uo.Provider.(*fabrictest.Loopback), []loop.Loop{l}, "storage", credits, server)
 		uo.Endpoints = []string{"storage"}
 	} else {
 		uo.Endpoints = []string{h.TCPServer(server).Addr()}
 	}
 	p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}, []settings.UpstreamOptions{uo})
 	if way == "two bridges" {
-		o := settings.UpstreamOptions{Name: "far", Endpoints: []string{p.Addr("nfs")}, Connections: 4, Credits: 32, SlowStart: 16, CallTimeout: timeout}
+		o := settings.UpstreamOptions{Name: "far", Endpoints: []string{p.Addr("nfs")}, Connections: 4, Credits: credits, SlowStart: 16, CallTimeout: timeout}
 		p = proxytest.NewHarness(t, budget).Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "far"}}, []settings.UpstreamOptions{o})
 	}
 	var over atomic.Bool
