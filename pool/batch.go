@@ -183,13 +183,16 @@ func (b *Batch) handOver(p *Pool, credits []returned, calls *fifo, now time.Time
 		p.slowStart.Undispatch(c.slowStart, c.n)
 		after.wake = after.wake || c.slowStart != 0
 	}
+	if now.IsZero() && p.queue.n > 0 {
+		now = time.Now()
+	}
 	for i := range credits {
 		s := credits[i].seat
 		if idle := s.takeIdle(); idle.m != nil {
 			after.idle = append(after.idle, idle)
 		}
 		for range credits[i].n {
-			m, e := p.next(s)
+			m, e := p.next(s, now)
 			if e == nil {
 				break
 			}

@@ -1,5 +1,7 @@
 package pool
 
+import "time"
+
 // kick dispatches queued Calls while credits are free.
 func (p *Pool) kick(here int) {
 	for {
@@ -19,7 +21,7 @@ func (s *Seat) pull(here int) {
 	p := s.pool
 	for {
 		p.mu.Lock()
-		m, e := p.next(s)
+		m, e := p.next(s, time.Now())
 		if e == nil && p.asleep > 0 && p.queue.n > 0 && s.member != nil {
 			p.relieveQueue(here)
 		}
@@ -37,16 +39,17 @@ func (p *Pool) nextAny(here int) (Member, *Entry) {
 	if p.queue.n == 0 {
 		return nil, nil
 	}
+	now := time.Now()
 	if p.queue.anySeat > 0 {
 		if s := p.pick(here, false); s != nil {
-			if m, e := p.next(s); e != nil {
+			if m, e := p.next(s, now); e != nil {
 				return m, e
 			}
 		}
 	}
 	for _, s := range p.seats {
 		if p.queue.bySeat[s.index].n > 0 {
-			if m, e := p.next(s); e != nil {
+			if m, e := p.next(s, now); e != nil {
 				return m, e
 			}
 		}
@@ -55,12 +58,12 @@ func (p *Pool) nextAny(here int) (Member, *Entry) {
 }
 
 // next takes the next queued Call for seat s, and a credit for it. The caller holds p.mu.
-func (p *Pool) next(s *Seat) (Member, *Entry) {
+func (p *Pool) next(s *Seat, now time.Time) (Member, *Entry) {
 	if p.held || p.closed || s.free() <= 0 || !p.queue.waitsFor(s.index) || !p.part.Admits(&p.place) {
 		return nil, nil
 	}
 	p.slowStart.Block(&p.slowed) // before room, or a Reply in between would not wake p
-	e := p.take(s, p.room())
+	e := p.take(s, p.room(), now)
 	if e == nil {
 		return nil, nil
 	}

@@ -97,7 +97,7 @@ func (qs *queues) turn(loop, seat int, now time.Time) *queue {
 	if s := qs.bySeat[seat]; s.waits() && (!q.waits() || s.served <= q.served) {
 		q = s
 	}
-	if last := leastServed(nil, qs.byLoop); last != nil && (!q.waits() || last.served+qs.lag(last, now) < q.served) {
+	if last := leastServed(nil, qs.byLoop); last != nil && last != q && (!q.waits() || last.served < q.served && last.served+qs.lag(last, now) < q.served) {
 		q = last
 	}
 	return q

@@ -1,5 +1,7 @@
 package pool
 
+import "time"
+
 // Granted sets how many Calls may be outstanding on the seat's connection, and
 // dispatches queued Calls that may go now. here is the affinity of the calling loop.
 func (s *Seat) Granted(n, here int) {
@@ -37,7 +39,7 @@ func (s *Seat) Done(e *Entry, here int) {
 	p.giveBack(&c, h, 1)
 	p.slowStart.Undispatch(c.slowStart, 1)
 	idle := s.takeIdle()
-	m, next := p.next(s)
+	m, next := p.next(s, time.Now())
 	more := p.mayReserve(h) || p.more()
 	p.mu.Unlock()
 	idle.close()
@@ -84,7 +86,7 @@ func (s *Seat) Steer(e *Entry, here int) bool {
 		// as well, so its next Calls follow e.
 		e.Flow.seat = best
 	}
-	other, next := p.next(s)
+	other, next := p.next(s, time.Now())
 	p.mu.Unlock()
 	idle.close()
 	m.Dispatch(e, here)

@@ -116,11 +116,10 @@ func (p *Pool) admits(f *Flow, r room) bool {
 
 // take removes from the queues the Call that seat s dispatches next, and returns it, or nil. The caller holds p.mu,
 // and s has a free credit.
-func (p *Pool) take(s *Seat, r room) *Entry {
+func (p *Pool) take(s *Seat, r room, now time.Time) *Entry {
 	if p.queue.n == 0 || r.free <= 0 {
 		return nil
 	}
-	now := time.Now()
 	for r.free > r.reserve {
 		q := p.queue.turn(s.affinity, s.index, now)
 		if !q.waits() {
