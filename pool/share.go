@@ -12,7 +12,8 @@ import (
 //
 //	window   Calls of a host are unproven that are old, or more than the Replies that it has got lately. A
 //	         host may have another credit while it has fewer unproven Calls than there are spare credits.
-//	         When a sixth of the credits is unproven, a host that was not answered has only one of them.
+//	         When a sixth of the credits is unproven, a host that was not answered has only one of them. While a
+//	         quarter is spare, one such host at a time, and in an age, may try another.
 //	turn     Among the hosts with room in their windows the turn goes round by octets and weight. A host
 //	         that was not answered has one Call in its turn.
 //	reserve  The last eighth of the credits is not given in turn. A host that holds none may have one of
@@ -96,8 +97,14 @@ func (p *Pool) within(h *Host, r room) bool {
 	case p.lately(h) || tryPart*p.unproven < p.credits:
 		return true
 	}
-	few := (n == 1 || h.answered >= firstAge) && 4*n <= r.spare // its first Call hangs, or it was silent: it need not be stuck
-	return p.alone() || h.ages.Young(p.age) == 0 && (2*r.spare > p.credits || few)
+	if p.alone() {
+		return true
+	}
+	if h.answered >= firstAge { // it was silent, or its Calls hang now
+		return h.ages.Young(p.age) == 0 && (2*r.spare > p.credits || 4*n <= r.spare)
+	}
+	// Its first Calls hang: it need not be stuck.
+	return p.tried != p.age && (2*r.spare > p.credits || n == 1 && 4*r.spare > p.credits)
 }
 
 // fills reports whether a host with so many unproven Calls has no room in its window while so many credits are spare.
@@ -314,6 +321,9 @@ func (p *Pool) hold(h *Host, n int) {
 	if h.held == 0 {
 		p.holders.add(h, (*Host).holderAt)
 	}
+	if h.held > 0 && h.answered < firstAge {
+		p.tried = p.age
+	}
 	h.held += int32(n)
 	if h.ages.Add(p.age, int32(n)); h.waiting > 0 && h.ages.Young(p.age) == n {
 		h.relist()
@@ -326,6 +336,9 @@ func (p *Pool) unhold(h *Host, c *credit, n int32) {
 	h.held -= n
 	h.ages.Drop(p.age, c.age, n)
 	if c.answered {
+		if h.answered < firstAge {
+			p.tried = 0
+		}
 		h.answered = p.age
 		h.replies.Add(p.age, n)
 	}

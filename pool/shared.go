@@ -22,6 +22,7 @@ type shared struct {
 	candidates  int             // places in the lists of all queues
 	turned      time.Time       // when a Call last went in its host's turn although another host waited
 	thawing     bool            // thaw has set its timer
+	tried       uint32          // the age in which a host that was not answered has got another Call, which has not come back
 	scarceFor   int             // ages for which unproven Calls have had most credits
 }
 

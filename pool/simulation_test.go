@@ -18,6 +18,7 @@ type simKind struct {
 	takes time.Duration // how long the server takes for one
 	hangs float64       // the part of the Calls that the server never answers
 	begin time.Duration // when the hosts come
+	over  time.Duration // in which they come one after the other
 	every time.Duration // how long a host waits after its last Reply before it sends depth Calls again; 0: it always sends
 	well  int           // Calls of each host that are answered before the first that hangs
 	gives time.Duration // after this time a Call that hangs is given up and sent again; 0: never
@@ -70,9 +71,9 @@ func newSimulation(t *testing.T, o Options, grant int, kinds ...simKind) *simula
 		s.batches[i] = NewBatch(i, func() {}, nil)
 	}
 	for i := range kinds {
-		for range kinds[i].hosts {
+		for n := range kinds[i].hosts {
 			k := &kinds[i]
-			h := &simHost{kind: k, flows: make([]Flow, max(1, k.conns)), slots: map[int]bool{}, since: -1}
+			h := &simHost{kind: k, flows: make([]Flow, max(1, k.conns)), slots: map[int]bool{}, since: -1, rest: n * int(kinds[i].over/simStep) / kinds[i].hosts}
 			for j := range h.flows {
 				h.flows[j].Host, h.flows[j].Weight = &h.host, k.share
 			}
@@ -276,15 +277,18 @@ func TestHealthyBesideStuck(t *testing.T) {
 			idle  time.Duration // connections are made when they are needed
 			late  time.Duration // the healthy hosts come so much later: those whose Calls hang have what they may have
 			grant int
+			over  time.Duration // the hosts whose Calls hang come one after the other in this time
 		}{
-			{true, 0, 0, 0, 0, 32},
-			{false, 0, 0, 0, 0, 32},
-			{true, 16, 0, 0, 0, 32},
-			{true, 16, 3 * time.Second, 0, 0, 32},
-			{true, 16, 0, time.Minute, 0, 32},
-			{true, 0, 0, 0, 5 * time.Second, 32},
-			{true, 0, 0, 0, 14 * time.Second, 32},
-			{true, 0, 0, 0, 5 * time.Second, 4},
+			{true, 0, 0, 0, 0, 32, 0},
+			{false, 0, 0, 0, 0, 32, 0},
+			{true, 16, 0, 0, 0, 32, 0},
+			{true, 16, 3 * time.Second, 0, 0, 32, 0},
+			{true, 16, 0, time.Minute, 0, 32, 0},
+			{true, 0, 0, 0, 5 * time.Second, 32, 0},
+			{true, 0, 0, 0, 14 * time.Second, 32, 0},
+			{true, 0, 0, 0, 5 * time.Second, 4, 0},
+			{true, 0, 0, 0, 6 * time.Second, 32, 5 * time.Second},
+			{true, 0, 0, 0, 16 * time.Second, 32, 15 * time.Second},
 		} {
 			if tt.hosts > 4*o.grant-4*o.grant/reservePart {
 				continue // with a Call each they have all that is not reserved
@@ -295,6 +299,7 @@ func TestHealthyBesideStuck(t *testing.T) {
 					healthy.begin, tt.begin = 0, time.Second
 				}
 				healthy.begin += o.late
+				tt.over = o.over
 				po := Options{Connections: 4, Idle: o.idle}
 				if o.slow > 0 {
 					po.SlowStart = slowstart.New(o.slow, 1<<30)
