@@ -14,7 +14,7 @@ func Files(paths []string) ([]string, error) {
 	for _, path := range paths {
 		info, err := os.Stat(path)
 		if err != nil {
-			return nil, fmt.Errorf("configs: %w", err)
+			return nil, err
 		}
 		if !info.IsDir() {
 			files = append(files, path)
@@ -33,7 +33,7 @@ func Files(paths []string) ([]string, error) {
 func filesIn(dir string) (files []string, err error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return nil, fmt.Errorf("configs: %w", err)
+		return nil, err
 	}
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
@@ -42,14 +42,14 @@ func filesIn(dir string) (files []string, err error) {
 		}
 		info, err := os.Stat(path)
 		if err != nil {
-			return nil, fmt.Errorf("configs: %w", err)
+			return nil, err
 		}
 		if !info.IsDir() {
 			files = append(files, path)
 		}
 	}
 	if len(files) == 0 {
-		return nil, fmt.Errorf("configs: %s is a directory, and no file in it ends in .yaml or .yml", dir)
+		return nil, fmt.Errorf("%s is a directory, and no file in it ends in .yaml or .yml", dir)
 	}
 	return files, nil
 }

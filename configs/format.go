@@ -115,7 +115,7 @@ func sameFile(a, b []byte) error {
 		return err
 	}
 	if !reflect.DeepEqual(x, y) || !slices.Equal(commentsOf(&n), commentsOf(&m)) {
-		return errors.New("configs: the canonical form would lose something; the file stays as it is")
+		return errors.New("the canonical form would lose something; the file stays as it is")
 	}
 	return nil
 }

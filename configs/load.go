@@ -2,7 +2,6 @@ package configs
 
 import (
 	"bytes"
-	"fmt"
 	"io"
 	"maps"
 	"os"
@@ -101,7 +100,7 @@ func single(paths []string, k Known, setting string) string {
 func readFile(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("configs: %w", err)
+		return nil, err
 	}
 	defer f.Close()
 	return readAll(f)
@@ -110,7 +109,7 @@ func readFile(path string) ([]byte, error) {
 func readAll(r io.Reader) ([]byte, error) {
 	var b bytes.Buffer
 	if _, err := b.ReadFrom(io.LimitReader(r, maxFile+1)); err != nil {
-		return nil, fmt.Errorf("configs: %w", err)
+		return nil, err
 	}
 	return b.Bytes(), nil
 }

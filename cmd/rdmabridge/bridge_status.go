@@ -13,6 +13,7 @@ import (
 // document describes the bridge. The admin.Handler adds history and problems.
 func (b *bridge) document(q status.Query) status.Document {
 	d := b.proxy.Status(q)
+	d.PlainErrors()
 	i := buildInfo()
 	d.Process, d.Started = os.Getpid(), b.started
 	d.Build = status.Build{Version: i.Version, Revision: i.Revision, Go: i.Go}
@@ -56,6 +57,6 @@ func (b *bridge) setRefused(err error) {
 	if old := b.loaded.Load(); old != nil {
 		c = *old
 	}
-	c.Refused = err.Error()
+	c.Refused = status.Plain(err.Error())
 	b.loaded.Store(&c)
 }

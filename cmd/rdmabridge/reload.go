@@ -63,8 +63,8 @@ func newReloader(b *bridge, files []string, sink *logsink.Sink, hash [sha256.Siz
 	return r
 }
 
-// changed reloads the file after the watcher has seen a change. It does nothing if a signal has
-// already made the bridge load that content.
+// changed reloads the file after the watcher has seen a change, and so says that it is gone. It does nothing if a signal
+// has already made the bridge load that content.
 func (r *reloader) changed() {
 	if hashFiles(r.files) != r.hash {
 		r.reload(reloadFile)

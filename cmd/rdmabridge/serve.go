@@ -80,7 +80,7 @@ func runLogged(cmd *cobra.Command, s service, warning string) error {
 	defer stop()
 	sink := logsink.NewQueued(cmd.ErrOrStderr(), translate.Log(s.config.Log))
 	defer sink.Close()
-	s.signals, s.sink, s.log = signals, sink, sink.Logger()
+	s.signals, s.sink, s.log, s.restrict = signals, sink, sink.Logger(), true
 	if warning != "" {
 		s.log.Warn().Str("event", "config_warning").Str("warning", warning).Msg("the storage has no MOUNT")
 	}

@@ -30,6 +30,7 @@ type service struct {
 	hash    [sha256.Size]byte // of the content of files, computed before they were loaded
 	watcher *watcher          // watches files; made before they were loaded
 
+	restrict bool // whether to take from the process what the bridge does not need
 	takeover bool // whether to take over from the process at handover.path
 }
 
@@ -45,15 +46,19 @@ func (s service) run() error {
 	if s.sink != nil && c.Handover.Enabled() {
 		s.sink.SayProcess()
 	}
-	restrictions := restrictProcess(c, s.files, s.log)
+	owners := portOwners(c)
+	var restrictions hardening
+	if s.restrict {
+		restrictions = restrictProcess(c, s.files, s.log)
+	}
 	in, err := s.inherit()
 	if err != nil {
-		return cannotStart(err, c)
+		return cannotStart(err, c, owners)
 	}
 	b, err := newBridge(c, s.log, in)
 	if err != nil {
 		in.Abandon()
-		return cannotStart(err, c)
+		return cannotStart(err, c, owners)
 	}
 	b.sink, b.hardening = s.sink, restrictions
 	available := configs.MachineMemory()
@@ -66,7 +71,7 @@ func (s service) run() error {
 	h, err := s.start(b, in)
 	if err != nil {
 		in.Abandon() // before close, so that the other process continues at once
-		return cannotStart(errors.Join(err, b.close()), c)
+		return cannotStart(errors.Join(err, b.close()), c, owners)
 	}
 	state := "READY=1"
 	if in != nil {

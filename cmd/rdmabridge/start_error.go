@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -18,6 +19,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/handover"
 	"github.com/rdmabridge/rdmabridge/internal/logsink"
+	"github.com/rdmabridge/rdmabridge/internal/status"
 )
 
 // A startError is the error of a bridge that could not start, with the way out.
@@ -27,15 +29,41 @@ type startError struct {
 }
 
 func (e *startError) Error() string {
+	text := status.Plain(e.err.Error())
 	if e.advice == "" {
-		return e.err.Error()
+		return text
 	}
-	return e.err.Error() + "\n" + e.advice
+	return text + "\n" + e.advice
 }
 func (e *startError) Unwrap() error { return e.err }
 
-// cannotStart wraps err, which kept a bridge from starting with c.
-func cannotStart(err error, c *configs.Config) error { return &startError{err, wayOut(err, c)} }
+// cannotStart wraps err, which kept a bridge from starting with c. owners are those of its ports.
+func cannotStart(err error, c *configs.Config, owners map[uint16]string) error {
+	return &startError{err, wayOut(err, c, owners)}
+}
+
+// portOwners returns which processes listen at the ports of c. A process that has been restricted cannot look at others any
+// more.
+func portOwners(c *configs.Config) map[uint16]string {
+	owners := make(map[uint16]string)
+	addresses := []string{c.RPCBind.Address, c.Admin.Address}
+	for i := range c.Listeners {
+		addresses = append(addresses, c.Listeners[i].Address)
+	}
+	for _, a := range addresses {
+		_, text, _ := net.SplitHostPort(a)
+		port, err := strconv.ParseUint(text, 10, 16)
+		if err != nil || port == 0 {
+			continue
+		}
+		if pid, name := listenerAt("/proc", uint16(port)); pid == os.Getpid() {
+			owners[uint16(port)] = "this process itself"
+		} else if pid != 0 {
+			owners[uint16(port)] = fmt.Sprintf("process %d (%s)", pid, name)
+		}
+	}
+	return owners
+}
 
 // logStartError logs err in the format of the log, if it is that of a start. It reports whether it did:
 // nothing else is to be printed then. A log for people has the error as plain text instead.
@@ -80,7 +108,7 @@ func logFileError(w io.Writer, files []string, known configs.Known, err error) b
 }
 
 // wayOut says what to do about an error of a bridge that could not start with c, or "".
-func wayOut(err error, c *configs.Config) string {
+func wayOut(err error, c *configs.Config, owners map[uint16]string) string {
 	var op *net.OpError
 	var addr netip.AddrPort
 	if errors.As(err, &op) && op.Addr != nil {
@@ -92,14 +120,7 @@ func wayOut(err error, c *configs.Config) string {
 		return fmt.Sprintf("port %d is privileged: the process needs CAP_NET_BIND_SERVICE. Under systemd write AmbientCapabilities=CAP_NET_BIND_SERVICE in the unit; "+
 			"elsewhere run \"setcap cap_net_bind_service=+ep %s\", or write a port from %d in %s", addr.Port(), handover.Program, unprivilegedPort(), setting)
 	case errors.Is(err, syscall.EADDRINUSE) && addr.Port() > 0:
-		who := "another process"
-		if pid, name := listenerAt("/proc", addr.Port()); pid != 0 {
-			who = fmt.Sprintf("process %d (%s)", pid, name)
-			if pid == os.Getpid() {
-				who = "this process itself"
-			}
-		}
-		return fmt.Sprintf("%s listens at port %d already; end it, or write another port in %s", who, addr.Port(), setting)
+		return fmt.Sprintf("%s listens at port %d already; end it, or write another port in %s", cmp.Or(owners[addr.Port()], "another process"), addr.Port(), setting)
 	case errors.Is(err, syscall.EADDRNOTAVAIL) && addr.IsValid():
 		return fmt.Sprintf("no interface of this host has the address %s: compare \"ip address\" with %s", addr.Addr(), setting)
 	case errors.Is(err, syscall.EMFILE):
@@ -124,7 +145,7 @@ func settingOf(c *configs.Config, addr netip.AddrPort) string {
 	case strings.HasSuffix(c.RPCBind.Address, suffix):
 		return "rpcbind.address"
 	case strings.HasSuffix(c.Admin.Address, suffix):
-		return "admin.address (of demo: --admin)"
+		return "admin.address (--admin-address; of demo: --admin)"
 	}
 	return "the address"
 }

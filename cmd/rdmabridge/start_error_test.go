@@ -32,7 +32,7 @@ func TestStartErrors(t *testing.T) {
 		},
 		{
 			"admin taken", strings.Replace(minimalConfig, "admin: {address: 127.0.0.1:0}", "admin: {address: "+taken+"}", 1),
-			"address already in use", "write another port in admin.address (of demo: --admin)",
+			"address already in use", "write another port in admin.address (--admin-address; of demo: --admin)",
 		},
 		{
 			"address of another host", strings.Replace(minimalConfig, "127.0.0.1:0", "192.0.2.1:2049", 1),
@@ -60,19 +60,34 @@ func TestStartErrors(t *testing.T) {
 	}
 }
 
+// TestPortOwner: a restricted process, which cannot look at others any more, names the one that has its port.
+func TestPortOwner(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	p := startProcess(t, newLogFile(t), "serve", "-c", writeFile(t, strings.Replace(minimalConfig, "127.0.0.1:0", l.Addr().String(), 1)))
+	if err := p.exit(); err == nil {
+		t.Error("the bridge has started")
+	}
+	p.says(`"event":"hardening","in_force":["`)
+	p.says(fmt.Sprintf(`"advice":"process %d (`, os.Getpid()))
+}
+
 func TestPrivilegedPortAdvice(t *testing.T) {
 	c, err := configs.Load([]byte(strings.Replace(minimalConfig, "127.0.0.1:0", "0.0.0.0:111", 1)), known)
 	if err != nil {
 		t.Fatal(err)
 	}
 	denied := &net.OpError{Op: "listen", Net: "tcp", Addr: &net.TCPAddr{IP: net.IPv4zero, Port: 111}, Err: os.NewSyscallError("bind", syscall.EACCES)}
-	got := wayOut(fmt.Errorf("proxy: listener nfs: %w", denied), c)
+	got := wayOut(fmt.Errorf("proxy: listener nfs: %w", denied), c, nil)
 	for _, want := range []string{"AmbientCapabilities=CAP_NET_BIND_SERVICE", "setcap cap_net_bind_service=+ep /", "listeners[nfs].address"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q lacks %q", got, want)
 		}
 	}
-	if got := wayOut(errors.New("something else"), c); got != "" {
+	if got := wayOut(errors.New("something else"), c, nil); got != "" {
 		t.Errorf("advice for any error: %q", got)
 	}
 }

@@ -65,12 +65,13 @@ func repeat(interval func() time.Duration, stop <-chan struct{}, look func()) {
 }
 
 // look reports whether the file differs from the version reported last. Two looks have
-// to find the same version: a writer may be in the middle of its work at the first.
+// to find the same version: a writer may be in the middle of its work at the first. A file that two looks do not find is
+// gone, which is a version, too.
 func (w *watcher) look() bool {
 	s := stampOf(w.paths)
 	unchanged := s == w.last
 	w.last = s
-	if !unchanged || s == w.reported || s == "" {
+	if !unchanged || s == w.reported {
 		return false
 	}
 	w.reported = s

@@ -95,7 +95,7 @@ log: {level: info, format: json}
 		host.wantQuiet(t)
 		// Before the host's bridge listened; and when this one drains: it ends the host's connection to
 		// it, so the host's bridge ends those of its clients, of which this one is one.
-		b.stop(t, `"upstream":"host","event":"upstream_lost","error":"(rdmaside: dial [^"]*|EOF)"`)
+		b.stop(t, `"upstream":"host","event":"upstream_lost","error":"(dial [^"]*|EOF)"`)
 		host.stop(t)
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"os"
+	"reflect"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,6 +20,16 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/loglimit"
 	"github.com/rdmabridge/rdmabridge/internal/status"
 )
+
+// zerolog has one form of errors for all loggers of a process.
+func init() {
+	zerolog.ErrorMarshalFunc = func(err error) any {
+		if v := reflect.ValueOf(err); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+			return nil // the line has no error
+		}
+		return status.Plain(err.Error())
+	}
+}
 
 // A Sink is the destination of all loggers of a process. Its level and format can
 // change while loggers use it. Its journal has the last lines of level info and above,

@@ -128,6 +128,18 @@ func TestAuto(t *testing.T) {
 	}
 }
 
+// TestPlainErrors: errors have no names of packages, and an error that is nil is none.
+func TestPlainErrors(t *testing.T) {
+	var out bytes.Buffer
+	log := New(&out, Settings{Level: "info"}).Logger()
+	log.Info().Err(fmt.Errorf("tcpframe: %w", io.EOF)).Msg("a")
+	log.Info().Err(nil).Msg("b")
+	log.Info().Err((*os.PathError)(nil)).Msg("c")
+	if s := out.String(); !strings.Contains(s, `"error":"EOF"`) || strings.Count(s, "error") != 1 || strings.Count(s, "\n") != 3 {
+		t.Error(s)
+	}
+}
+
 // During a hand-over each line says which process wrote it.
 func TestLogRole(t *testing.T) {
 	var out bytes.Buffer

@@ -5,10 +5,35 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 )
+
+// packages are the names of packages that begin parts of errors. None is that of a setting at the top of a file.
+var packages = regexp.MustCompile(`(^|\n|[:;] )(?:(?:tcpframe|rdmaside|iwarp|ibverbs|proxy|regmem|fabric|session|ulb|xdr)(?:/[a-z]+)?: )+`)
+
+// Plain returns the text of an error without the names of packages, which tell a user nothing.
+func Plain(text string) string { return packages.ReplaceAllString(text, "$1") }
+
+// PlainErrors makes the errors in d Plain.
+func (d *Document) PlainErrors() {
+	d.NotReady = Plain(d.NotReady)
+	for i := range d.Listeners {
+		d.Listeners[i].Unreachable = Plain(d.Listeners[i].Unreachable)
+	}
+	for i := range d.Upstreams {
+		u := &d.Upstreams[i]
+		u.LastError = Plain(u.LastError)
+		for j := range u.Endpoints {
+			u.Endpoints[j].Reason = Plain(u.Endpoints[j].Reason)
+		}
+		for j := range u.Connections {
+			u.Connections[j].LastError = Plain(u.Connections[j].LastError)
+		}
+	}
+}
 
 // count returns n with its noun: "1 Call", "2 Calls".
 func count(n uint64, noun string) string {
