@@ -3,6 +3,7 @@ package proxy
 import (
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/proxy/admit"
+	"github.com/rdmabridge/rdmabridge/proxy/admit/gates"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
@@ -20,7 +21,7 @@ func (s *tcpMemory) Lease(n int) (tcpframe.Buffer, error) {
 	if err != nil {
 		return nil, err
 	}
-	s.wait(0, 1<<admit.WaitMemory)
+	s.wait(0, 1<<gates.WaitMemory)
 	return l, nil
 }
 
@@ -31,7 +32,7 @@ func (s *tcpMemory) Return(b tcpframe.Buffer) {
 
 // Wait is part of tcpframe.Memory.
 func (s *tcpMemory) Wait(n int, f func()) {
-	s.wait(1<<admit.WaitMemory, 1<<admit.WaitMemory)
+	s.wait(1<<gates.WaitMemory, 1<<gates.WaitMemory)
 	s.loop.memory.Wait(&s.ledger, n, f)
 }
 
@@ -42,7 +43,7 @@ type rdmaMemory rdmaClient
 func (s *rdmaMemory) Lease(n int) (*regmem.Lease, error) {
 	l, err := s.loop.memory.Lease(&s.ledger, s.loop.calls, n)
 	if err == nil {
-		s.front.wait(0, 1<<admit.WaitMemory)
+		s.front.wait(0, 1<<gates.WaitMemory)
 	}
 	return l, err
 }
@@ -69,6 +70,6 @@ func (s *rdmaMemory) Release(l *regmem.Lease, whole bool) {
 
 // Wait is part of rdmaside.CallMemory.
 func (s *rdmaMemory) Wait(n int, f func()) {
-	s.front.wait(1<<admit.WaitMemory, 1<<admit.WaitMemory)
+	s.front.wait(1<<gates.WaitMemory, 1<<gates.WaitMemory)
 	s.loop.memory.Wait(&s.ledger, n, f)
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/proxy/admit"
+	"github.com/rdmabridge/rdmabridge/proxy/admit/gates"
 	"github.com/rdmabridge/rdmabridge/proxy/listener"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 )
@@ -65,18 +66,18 @@ func (h *rdmaHandler) Call(x *rdmaside.Exchange) {
 		s.arrive()
 	}
 	if s.waiting != nil || s.reasons() != 0 || !s.ledger.MayBegin() {
-		s.front.wait(s.reasons(), admit.CallReasons)
+		s.front.wait(s.reasons(), gates.CallReasons)
 		s.keep(c)
 		return
 	}
 	s.begin(c)
 }
 
-// reasons are those for which another Call may not begin, a bit for each admit.Reason.
+// reasons are those for which another Call may not begin, a bit for each gates.Reason.
 func (s *rdmaClient) reasons() uint16 {
 	r := s.ledger.Reasons(s.bounds())
 	if s.draining {
-		r |= 1 << admit.WaitDraining
+		r |= 1 << gates.WaitDraining
 	}
 	return r
 }
@@ -88,13 +89,13 @@ func (s *rdmaClient) admit() {
 		if r == 0 && !s.ledger.MayBegin() {
 			r = s.reasons()
 		}
-		s.front.wait(r, admit.CallReasons)
+		s.front.wait(r, gates.CallReasons)
 		if r != 0 {
 			return
 		}
 		s.begin(s.next())
 	}
-	s.front.wait(0, admit.CallReasons)
+	s.front.wait(0, gates.CallReasons)
 }
 
 // keep keeps c until the client may have another Call under way.

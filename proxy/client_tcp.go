@@ -8,6 +8,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/proxy/admit"
+	"github.com/rdmabridge/rdmabridge/proxy/admit/gates"
 	"github.com/rdmabridge/rdmabridge/proxy/listener"
 	"github.com/rdmabridge/rdmabridge/proxy/observe"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
@@ -58,7 +59,7 @@ func (s *tcpClient) Whole(_ *tcpframe.Conn, m []byte) (copied int, ok bool) {
 	if b == nil {
 		return 0, false
 	}
-	s.wait(0, 1<<admit.WaitMemory)
+	s.wait(0, 1<<gates.WaitMemory)
 	copy(b.Bytes(), m)
 	s.read(b, 0)
 	return len(m), true
@@ -121,9 +122,9 @@ func (s *tcpClient) beginKept() {
 // Unread is part of tcpframe.UnreadHandler.
 func (s *tcpClient) Unread(unread bool) {
 	if unread {
-		s.wait(1<<admit.WaitUnread, 1<<admit.WaitUnread)
+		s.wait(1<<gates.WaitUnread, 1<<gates.WaitUnread)
 	} else {
-		s.wait(0, 1<<admit.WaitUnread)
+		s.wait(0, 1<<gates.WaitUnread)
 	}
 }
 
@@ -163,9 +164,9 @@ func (s *tcpClient) pauseOrResume() {
 	}
 	reasons := s.ledger.LastingReasons(s.bounds())
 	if s.draining {
-		reasons |= 1 << admit.WaitDraining
+		reasons |= 1 << gates.WaitDraining
 	}
-	s.wait(reasons, admit.CallReasons)
+	s.wait(reasons, gates.CallReasons)
 	switch pause := reasons != 0; {
 	case pause == s.paused:
 	case pause:

@@ -7,6 +7,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/proxy/admit"
+	"github.com/rdmabridge/rdmabridge/proxy/admit/gates"
 	"github.com/rdmabridge/rdmabridge/proxy/certs"
 	"github.com/rdmabridge/rdmabridge/proxy/listener"
 	"github.com/rdmabridge/rdmabridge/proxy/observe"
@@ -160,7 +161,7 @@ func (p *Proxy) clients(by *observe.Asker, found []*collector, q *status.Query) 
 	wall := time.Now()
 	d.List = make([]status.Client, len(all))
 	for i, r := range all {
-		d.List[i] = r.Describe(now, wall, admit.ReasonNames[:])
+		d.List[i] = r.Describe(now, wall, gates.ReasonNames[:])
 	}
 	p.details(by, all, d.List)
 	d.Shown = len(d.List)

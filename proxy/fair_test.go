@@ -15,6 +15,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy/admit"
+	"github.com/rdmabridge/rdmabridge/proxy/admit/gates"
 	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 )
@@ -270,7 +271,7 @@ func TestReconfigureRatesUnderConnections(t *testing.T) {
 			h.Eventually("Calls go on", func() bool { return calls.Load() > n+20 })
 		}
 	}
-	lo.Rate, lo.ClientRate = admit.Rate{}, admit.Rate{}
+	lo.Rate, lo.ClientRate = gates.Rate{}, gates.Rate{}
 	if err := p.Reconfigure(proxytest.Listeners(lo), proxytest.Upstreams(us...)); err != nil {
 		t.Fatal(err)
 	}

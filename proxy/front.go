@@ -11,6 +11,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/internal/tlsconf"
 	"github.com/rdmabridge/rdmabridge/proxy/admit"
+	"github.com/rdmabridge/rdmabridge/proxy/admit/gates"
 	"github.com/rdmabridge/rdmabridge/proxy/authorise"
 	"github.com/rdmabridge/rdmabridge/proxy/identity"
 	"github.com/rdmabridge/rdmabridge/proxy/listener"
@@ -133,7 +134,7 @@ func (f *front) end(err error) {
 	f.listener.Leave(&f.place)
 	f.loop.memory.Left(&f.ledger)
 	f.closeLedger()
-	f.wait(0, 1<<admit.Reasons-1)
+	f.wait(0, 1<<gates.Reasons-1)
 	f.account().connEnded(f, err)
 	if err != nil && !errors.Is(err, io.EOF) {
 		f.listener.Log.Debug().Str("event", "client_gone").Stringer("peer", f.peer).Err(err).Msg("client connection ended")
@@ -299,7 +300,7 @@ func (f *front) listens() bool { return !f.ended.get() && !f.draining }
 // Post runs t on the client's loop. Any goroutine.
 func (f *front) Post(t loop.Task) { f.loop.Post(t) }
 
-// Resume is part of admit.Conn.
+// Resume is part of gates.Conn.
 func (f *front) Resume() { f.client.admit() }
 
 // account is that of the client's loop.

@@ -8,6 +8,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy/admit"
+	"github.com/rdmabridge/rdmabridge/proxy/admit/gates"
 )
 
 // answeredSoon checks that all Calls are answered within the patience of tests.
@@ -29,7 +30,7 @@ func answeredSoon(t *testing.T, what string, replies []<-chan []byte) {
 // TestTenantReloadInDebt: a client that waits because of its tenant's rate, and belongs to another tenant or to none
 // after a reload, waits for the old rate no more, and for that of its new tenant from then on.
 func TestTenantReloadInDebt(t *testing.T) {
-	slow := admit.Rate{Octets: 100} // a READ of 64 KiB takes eleven minutes
+	slow := gates.Rate{Octets: 100} // a READ of 64 KiB takes eleven minutes
 	greedy := []netip.Prefix{netip.MustParsePrefix("127.0.1.0/29")}
 	for limit, limits := range map[string]admit.TenantOptions{
 		"total_rate":   {Total: admit.TenantLimits{Rate: slow}},
@@ -40,7 +41,7 @@ func TestTenantReloadInDebt(t *testing.T) {
 			o.Name, o.Clients = name, clients
 			return o
 		}
-		changed := admit.TenantOptions{Name: "greedy", Clients: greedy, Total: admit.TenantLimits{Rate: admit.Rate{Octets: 1000}}}
+		changed := admit.TenantOptions{Name: "greedy", Clients: greedy, Total: admit.TenantLimits{Rate: gates.Rate{Octets: 1000}}}
 		for name, next := range map[string][]admit.TenantOptions{
 			"removed": nil,
 			"renamed": {tenant("new", greedy)},

@@ -17,6 +17,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/proxy/admit"
+	"github.com/rdmabridge/rdmabridge/proxy/admit/gates"
 	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
@@ -356,9 +357,9 @@ func TestTenantArrivals(t *testing.T) {
 // TestTenantRate: a tenant over its rate is not read from for a while, and another is. No Call is lost.
 func TestTenantRate(t *testing.T) {
 	for name, o := range map[string]admit.TenantOptions{
-		"total":   {Total: admit.TenantLimits{Rate: admit.Rate{Calls: 100}}},
-		"address": {Address: admit.TenantLimits{Rate: admit.Rate{Calls: 100}}},
-		"octets":  {Total: admit.TenantLimits{Rate: admit.Rate{Octets: 256 << 10}}},
+		"total":   {Total: admit.TenantLimits{Rate: gates.Rate{Calls: 100}}},
+		"address": {Address: admit.TenantLimits{Rate: gates.Rate{Calls: 100}}},
+		"octets":  {Total: admit.TenantLimits{Rate: gates.Rate{Octets: 256 << 10}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			eachTenantBench(t, o, admit.TenantOptions{}, func(t *testing.T, x *tenantBench) {

@@ -11,6 +11,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/proxy/admit"
+	"github.com/rdmabridge/rdmabridge/proxy/admit/gates"
 	"github.com/rdmabridge/rdmabridge/proxy/settings"
 )
 
@@ -82,7 +83,7 @@ func (x *namedBench) secure(name string) (*proxytest.Client, error) {
 // TestTLSTenantsApart: a client that belongs to a tenant by its certificate begins TLS and is served, whatever limit the
 // tenant of its network has reached. That tenant counts nothing of it.
 func TestTLSTenantsApart(t *testing.T) {
-	slow, one := admit.Rate{Octets: 100}, admit.TenantLimits{Calls: 1}
+	slow, one := gates.Rate{Octets: 100}, admit.TenantLimits{Calls: 1}
 	for name, tt := range map[string]struct {
 		limits  admit.TenantOptions
 		waiting string // the limit for which a client of others waits; "" if it refuses connections

@@ -18,7 +18,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
-	"github.com/rdmabridge/rdmabridge/proxy/admit"
+	"github.com/rdmabridge/rdmabridge/proxy/admit/gates"
 	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
 )
@@ -388,7 +388,7 @@ func slowStart(b *bridgeFault) {
 // overRate is a client that sends more than it may.
 func overRate(b *bridgeFault) {
 	const rate, n = 25, 75 // a second's worth may go at once
-	b.bridge(settings.ListenerOptions{ClientRate: admit.Rate{Calls: rate}}, settings.UpstreamOptions{Connections: 1, Endpoints: []string{b.overTCP("up", newServer(b.book, true))}})
+	b.bridge(settings.ListenerOptions{ClientRate: gates.Rate{Calls: rate}}, settings.UpstreamOptions{Connections: 1, Endpoints: []string{b.overTCP("up", newServer(b.book, true))}})
 	g := b.client()
 	c, err := g.dial()
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy/admit"
+	"github.com/rdmabridge/rdmabridge/proxy/admit/gates"
 	"github.com/rdmabridge/rdmabridge/proxy/reach"
 	"github.com/rdmabridge/rdmabridge/proxy/settings"
 )
@@ -106,8 +107,8 @@ func (p *plan) change(r *rand.Rand) {
 			}
 		}
 		if r.IntN(2) == 0 {
-			o.Rate = admit.Rate{Calls: oneOf(r, 0, 2000, 20000), Octets: oneOf[int64](r, 0, 100<<20, 1<<30)}
-			o.ClientRate = admit.Rate{Calls: oneOf(r, 0, 300, 5000), Octets: oneOf[int64](r, 0, 50<<20, 1<<30)}
+			o.Rate = gates.Rate{Calls: oneOf(r, 0, 2000, 20000), Octets: oneOf[int64](r, 0, 100<<20, 1<<30)}
+			o.ClientRate = gates.Rate{Calls: oneOf(r, 0, 300, 5000), Octets: oneOf[int64](r, 0, 50<<20, 1<<30)}
 		}
 		if r.IntN(3) == 0 {
 			o.MaxCalls = oneOf(r, 64, 256)

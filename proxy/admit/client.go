@@ -1,6 +1,10 @@
 package admit
 
-import "net/netip"
+import (
+	"net/netip"
+
+	"github.com/rdmabridge/rdmabridge/proxy/admit/gates"
+)
 
 // A Client is the record that a client connection carries. It counts the client's Calls under way and the octets of the
 // Replies that the client is owed, and knows where the client waits. It belongs to the client's loop.
@@ -15,14 +19,14 @@ type Client struct {
 	seen  snapshot
 	sends *senderState // nil for a client that has never held more than a small block, and has not waited
 
-	Pauses pauses // for how long it was not read from
-	calls  int32  // Calls read and not settled
-	large  int32  // about the most octets of memory that a Reply without a bound took lately
+	Pauses gates.Pauses // for how long it was not read from
+	calls  int32        // Calls read and not settled
+	large  int32        // about the most octets of memory that a Reply without a bound took lately
 
-	full   uint16      // what over has returned, as long as low has not been true since: Fill
-	round  uint32      // of seen
-	rates  rateLimited // of the listener
-	member *membership // nil for a client that was never in a tenant
+	full   uint16        // what over has returned, as long as low has not been true since: Fill
+	round  uint32        // of seen
+	rates  gates.Limited // of the listener
+	member *membership   // nil for a client that was never in a tenant
 }
 
 // Bounds are how much one client may have under way.
@@ -35,14 +39,14 @@ type Bounds struct {
 type snapshot struct{ held, taken int64 }
 
 // Open begins the record of conn, a client of h whose listener has the limits r.
-func (g *Client) Open(conn Conn, h *Host, r *Rates) {
-	g.conn, g.host = conn, h
-	g.rates.follow(r, h)
+func (g *Client) Open(conn gates.Conn, h *Host, r *gates.Rates) {
+	g.waiter, g.host = gates.MakeWaiter(conn, h.id), h
+	g.rates.Follow(r, h.id)
 }
 
 // Close ends what limits count for a client that has gone.
 func (g *Client) Close() {
-	g.rates.follow(nil, g.host)
+	g.rates.Follow(nil, g.waiter.Host())
 	if m := g.member; m != nil {
 		m.leave(&g.waiter)
 	}
@@ -50,7 +54,7 @@ func (g *Client) Close() {
 }
 
 // Conn is the connection that Open was told of.
-func (g *Client) Conn() Conn { return g.conn }
+func (g *Client) Conn() gates.Conn { return g.waiter.Conn() }
 
 // Host is the client's.
 func (g *Client) Host() *Host { return g.host }
@@ -65,7 +69,7 @@ func (g *Client) EnterSlowStart(a *SlowStart, c *Charge, procedure uint32, cost 
 func (g *Client) ArriveAt(a *SlowStart) { a.arrive(&g.starter) }
 
 // FollowRates makes r the limits of the client's listener.
-func (g *Client) FollowRates(r *Rates) { g.rates.follow(r, g.host) }
+func (g *Client) FollowRates(r *gates.Rates) { g.rates.Follow(r, g.waiter.Host()) }
 
 // Enroll makes a client at a, which is new to t, a member of t, or returns why t may not have it.
 func (g *Client) Enroll(t *Tenant, a netip.Addr) (why TenantRefusal, err error) {
@@ -80,10 +84,10 @@ func (g *Client) Enroll(t *Tenant, a netip.Addr) (why TenantRefusal, err error) 
 // leaves needs none any more.
 func (g *Client) FollowTenant(t *Tenant, a netip.Addr, leaves bool) {
 	switch old := g.Tenant(); {
-	case old == nil && (t == nil || leaves), g.Gone():
+	case old == nil && (t == nil || leaves), g.waiter.Gone():
 		return // no tenant refuses it any more, or it has ended
 	case old == t:
-		g.member.followRates(g.host)
+		g.member.followRates(g.waiter.Host())
 		return
 	}
 	var at *tenantAddress
@@ -114,14 +118,14 @@ func (g *Client) move(t *Tenant, at *tenantAddress) {
 	}
 	m := &membership{tenant: t, address: at, calls: old.calls, octets: old.octets, partial: old.partial}
 	g.member = m
-	m.followRates(g.host)
+	m.followRates(g.waiter.Host())
 	m.countAll(1)
 	old.countAll(-1)
-	waits := g.shut&tenantGates != 0
-	g.leaveGates(tenantGates)
+	waits := g.waiter.Shut()&gates.TenantGates != 0
+	g.waiter.LeaveGates(gates.TenantGates)
 	old.leave(&g.waiter)
 	if waits {
-		g.conn.Resume()
+		g.waiter.Conn().Resume()
 	}
 }
 
@@ -138,10 +142,10 @@ func (g *Client) Unread() int64 { return g.held }
 func (g *Client) LargeReply() int { return int(g.large) }
 
 // AtGate reports whether the client waits at a gate.
-func (g *Client) AtGate() bool { return g.shut != 0 }
+func (g *Client) AtGate() bool { return g.waiter.Shut() != 0 }
 
 // Reasons are those for which the next Call may not begin, a bit for each Reason.
-func (g *Client) Reasons(most Bounds) uint16 { return g.shut | g.over(most) }
+func (g *Client) Reasons(most Bounds) uint16 { return g.waiter.Shut() | g.over(most) }
 
 // LastingReasons are those for which the bridge does not read from the client. A client that has had as much under way
 // as it may goes on when it has much less: fill.
@@ -149,11 +153,11 @@ func (g *Client) LastingReasons(most Bounds) uint16 {
 	if g.full != 0 && g.low(most) {
 		g.full = 0
 	}
-	return g.shut | g.full
+	return g.waiter.Shut() | g.full
 }
 
 // Waits reports whether LastingReasons may have a reason.
-func (g *Client) Waits() bool { return g.shut|g.full != 0 }
+func (g *Client) Waits() bool { return g.waiter.Shut()|g.full != 0 }
 
 // Fill notes that the client has as much under way as it may, if that is so: a Call has come, or a Reply has turned out
 // longer than was expected.
@@ -168,9 +172,9 @@ func (g *Client) Fill(most Bounds) {
 func (g *Client) over(most Bounds) uint16 {
 	switch {
 	case int(g.calls) >= most.Calls:
-		return 1 << waitCalls
+		return 1 << gates.WaitCalls
 	case g.owed >= most.Replies:
-		return 1 << waitReplies
+		return 1 << gates.WaitReplies
 	}
 	return 0
 }
@@ -183,23 +187,23 @@ func (g *Client) low(most Bounds) bool {
 
 // Limited reports whether a rate limits the client.
 func (g *Client) Limited() bool {
-	return g.rates.rates != nil || g.member != nil && g.member.rates.rates != nil
+	return g.rates.Any() || g.member != nil && g.member.rates.Any()
 }
 
 // ChargeCall charges a Call of n octets to the rate limits, and makes the client wait if the next Call may not come
 // yet.
 func (g *Client) ChargeCall(now int64, n int) {
-	g.rates.chargeCall(now, n, &g.waiter)
+	g.rates.ChargeCall(now, n, &g.waiter)
 	if m := g.member; m != nil {
-		m.rates.chargeCall(now, n, &g.waiter)
+		m.rates.ChargeCall(now, n, &g.waiter)
 	}
 }
 
 // ChargeReply charges a Reply of n octets to the rate limits.
 func (g *Client) ChargeReply(now int64, n int) {
-	g.rates.chargeReply(now, n)
+	g.rates.ChargeReply(now, n)
 	if m := g.member; m != nil {
-		m.rates.chargeReply(now, n)
+		m.rates.ChargeReply(now, n)
 	}
 }
 

@@ -1,10 +1,15 @@
 package admit
 
+import (
+	"github.com/rdmabridge/rdmabridge/internal/crowd"
+	"github.com/rdmabridge/rdmabridge/proxy/admit/gates"
+)
+
 // A membership is a client's place in a tenant. It belongs to the client's loop.
 type membership struct {
 	tenant  *Tenant        // nil for a client that was in a tenant and is in none now
 	address *tenantAddress // at tenant
-	rates   rateLimited    // of the tenant
+	rates   gates.Limited  // of the tenant
 
 	// What the client has in the quotas.
 	calls   int
@@ -13,20 +18,20 @@ type membership struct {
 }
 
 // followRates makes the tenant's rate limits in force those of the client, which is one of h.
-func (m *membership) followRates(h *Host) {
-	var r *Rates
+func (m *membership) followRates(h crowd.Host) {
+	var r *gates.Rates
 	if m.tenant != nil {
 		r = m.tenant.rates.Load()
 	}
-	m.rates.follow(r, h)
+	m.rates.Follow(r, h)
 }
 
 // leave ends the membership of w. What m counts stays counted.
-func (m *membership) leave(w *waiter) {
-	m.rates.follow(nil, w.host)
+func (m *membership) leave(w *gates.Waiter) {
+	m.rates.Follow(nil, w.Host())
 	if m.tenant != nil {
 		m.tenant.leave(m.address, w)
-		w.turns = 0
+		w.TakeTurns()
 		m.serve() // w may have had a turn, or have been called, and has no use for it any more
 	}
 }
@@ -67,8 +72,8 @@ func (m *membership) serve() {
 	if t == nil {
 		return
 	}
-	m.address.quota.serve()
-	t.quota.serve()
+	m.address.quota.Serve()
+	t.quota.Serve()
 	t.serveLine()
 	if m.address.clients.Load() == 0 {
 		t.mu.Lock()
@@ -78,12 +83,12 @@ func (m *membership) serve() {
 }
 
 // enter reports whether another Call of w may begin. Otherwise w waits at a gate.
-func (m *membership) enter(w *waiter) bool {
+func (m *membership) enter(w *gates.Waiter) bool {
 	if m.tenant == nil {
 		return true
 	}
 	if m.address.quota.admits(w) && m.tenant.quota.admits(w) {
-		w.turns = 0
+		w.TakeTurns()
 		return true
 	}
 	m.giveTurns(w)
@@ -91,14 +96,13 @@ func (m *membership) enter(w *waiter) bool {
 }
 
 // giveTurns passes turns on that w has not used.
-func (m *membership) giveTurns(w *waiter) {
-	turns := w.turns
-	w.turns = 0
-	if turns&(1<<gateTenantAddress) != 0 {
-		m.address.quota.serve()
+func (m *membership) giveTurns(w *gates.Waiter) {
+	turns := w.TakeTurns()
+	if turns&(1<<gates.GateTenantAddress) != 0 {
+		m.address.quota.Serve()
 	}
-	if turns&(1<<gateTenant) != 0 {
-		m.tenant.quota.serve()
+	if turns&(1<<gates.GateTenant) != 0 {
+		m.tenant.quota.Serve()
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/crowd"
 	"github.com/rdmabridge/rdmabridge/metrics"
+	"github.com/rdmabridge/rdmabridge/proxy/admit/gates"
 )
 
 // fullLine makes a tenant whose memory full has, and n connections that wait for it in line. called gets the numbers of
@@ -20,7 +21,7 @@ func fullLine(n int, called *[]int) (t *Tenant, full *membership, in []*Client) 
 	full = &membership{tenant: t, address: at}
 	full.arriving(64 << 10)
 	for i := range n {
-		in = append(in, &Client{starter: starter{waiter: waiter{conn: &fakeWaiter{}, host: &Host{}}}, member: &membership{tenant: t, address: at}})
+		in = append(in, &Client{starter: starter{waiter: gates.MakeWaiter(&fakeWaiter{}, 0), host: &Host{}}, member: &membership{tenant: t, address: at}})
 		t.wait(&in[i].waiter, at, 64<<10, func() { *called = append(*called, i) })
 	}
 	return t, full, in
@@ -76,7 +77,7 @@ func TestMembershipAllocates(t *testing.T) {
 	tenant.total.memory.Store(1 << 30)
 	at := &tenantAddress{quota: quota{most: &tenant.each}}
 	m := &membership{tenant: tenant, address: at}
-	g := &Client{starter: starter{waiter: waiter{conn: &fakeWaiter{}}}, member: m}
+	g := &Client{starter: starter{waiter: gates.MakeWaiter(&fakeWaiter{}, 0)}, member: m}
 	var c Charge
 	if n := testing.AllocsPerRun(1000, func() {
 		if !g.MayBegin() {

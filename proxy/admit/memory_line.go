@@ -39,7 +39,7 @@ func (m *Memory) Wait(g *Client, n int, call func()) {
 		g.host.memory.line = h
 	}
 	h.waiting = append(h.waiting, &memoryWaiter{
-		conn: g.conn, s: g.sender(), host: g.host, size: int64(regmem.BlockSize(n)), call: call, tick: m.tick,
+		conn: g.waiter.Conn(), s: g.sender(), host: g.host, size: int64(regmem.BlockSize(n)), call: call, tick: m.tick,
 	})
 	m.waiters.Add(1)
 	if !h.listed {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/metrics"
+	"github.com/rdmabridge/rdmabridge/proxy/admit/gates"
 )
 
 // A memoryBed is a Memory with 32 MiB and clients that have nothing else.
@@ -34,7 +35,8 @@ func newMemoryBed(t *testing.T) *memoryBed {
 
 // client is another client at an address of host number i.
 func (b *memoryBed) client(i byte) *Client {
-	return &Client{starter: starter{waiter: waiter{conn: &fakeWaiter{}, host: b.hosts.Join(netip.AddrFrom4([4]byte{10, 0, 0, i}))}}}
+	h := b.hosts.Join(netip.AddrFrom4([4]byte{10, 0, 0, i}))
+	return &Client{starter: starter{waiter: gates.MakeWaiter(&fakeWaiter{}, h.id), host: h}}
 }
 
 // known is a client of host number i that has sent 8 MiB.
@@ -152,7 +154,7 @@ func TestCallMemoryLine(t *testing.T) {
 	wait(4, gone, 1<<20)
 	wait(2, b.known(2), 1<<20)
 	wait(3, y, 1<<20)
-	gone.conn.Close(nil)
+	gone.waiter.Conn().Close(nil)
 	give := func() {
 		l := held[0]
 		held = held[1:]
@@ -211,7 +213,7 @@ func TestCallMemoryNoBlock(t *testing.T) {
 			b.refuses(f, n, "there is no such block")
 			b.m.Wait(f, n, ask)
 			time.Sleep(3*memoryTick + memoryTick/2)
-			f.conn.Close(nil)
+			f.waiter.Conn().Close(nil)
 			synctest.Wait()
 			if called != 3 {
 				t.Errorf("%d octets: called %d times in 3 looks", n, called)

@@ -40,7 +40,7 @@ func (s *shedder) shed(found []Burden, octets int64) (n int) {
 		s.closed.Inc()
 		s.lines.Line(s.log, zerolog.WarnLevel, "client_closed").Str("reason", s.reason).
 			Str("listener", b.Listener).Stringer("peer", b.Peer).Int64("octets", b.Held).Msg(s.text)
-		b.Client.conn.Close(s.err)
+		b.Client.waiter.Conn().Close(s.err)
 	}
 	return n
 }

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"github.com/rdmabridge/rdmabridge/metrics"
+	"github.com/rdmabridge/rdmabridge/proxy/admit/gates"
 )
 
 // A quota bounds the Calls of several clients together that are under way, and the memory that these Calls,
@@ -20,7 +21,7 @@ import (
 //
 // It is safe for concurrent use.
 type quota struct {
-	kind  Reason           // constant, as the next two
+	kind  gates.Reason     // constant, as the next two
 	most  *quotaLimits     // shared by the addresses of a tenant
 	waits *metrics.Counter // times that a client began to wait
 
@@ -29,7 +30,7 @@ type quota struct {
 	waiting atomic.Int32             // clients at the gate, or that were there and have ended
 
 	mu   sync.Mutex // guards the gate; a leaf
-	gate gate
+	gate gates.Gate
 }
 
 // quotaLimits are the bounds of a quota. 0 is no bound. A reload changes them.
@@ -69,38 +70,38 @@ func (q *quota) room() int {
 }
 
 // admits reports whether a Call of w may begin. Otherwise w waits at the gate. On the client's loop.
-func (q *quota) admits(w *waiter) bool {
-	if (w.turns&(1<<q.kind) != 0 || q.waiting.Load() == 0) && q.room() > 0 {
+func (q *quota) admits(w *gates.Waiter) bool {
+	if (w.HasTurn(q.kind) || q.waiting.Load() == 0) && q.room() > 0 {
 		return true
 	}
 	q.mu.Lock()
-	var next *ticket
-	if t := w.waitAt(q.kind, &q.gate); t != nil {
-		t.turn = q
+	var next *gates.Ticket
+	if t := w.WaitAt(q.kind, &q.gate); t != nil {
+		t.Turn = q
 		q.waits.Inc()
 		next = q.next() // a Call may have ended since
 	}
 	q.mu.Unlock()
-	runAll(next)
+	gates.RunAll(next)
 	return false
 }
 
-// serve admits clients if there is room. Any goroutine.
-func (q *quota) serve() {
+// Serve admits clients if there is room. Any goroutine.
+func (q *quota) Serve() {
 	if q.waiting.Load() == 0 {
 		return
 	}
 	q.mu.Lock()
 	next := q.next()
 	q.mu.Unlock()
-	runAll(next)
+	gates.RunAll(next)
 }
 
 // next removes the clients that may go on now from the gate. q.mu is held.
-func (q *quota) next() *ticket {
-	q.waiting.Store(int32(q.gate.n)) // before room: whoever makes room later sees that clients wait
-	next := q.gate.remove(q.room())
-	q.waiting.Store(int32(q.gate.n))
+func (q *quota) next() *gates.Ticket {
+	q.waiting.Store(int32(q.gate.Waiting())) // before room: whoever makes room later sees that clients wait
+	next := q.gate.Remove(q.room())
+	q.waiting.Store(int32(q.gate.Waiting()))
 	return next
 }
 

@@ -1,6 +1,10 @@
 package admit
 
-import "time"
+import (
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/proxy/admit/gates"
+)
 
 const (
 	// slowPace is how many octets a second a client has to send of its incomplete Calls while
@@ -45,7 +49,7 @@ func (l *sendingLook) see(round int, now Sending) int64 {
 
 // A memoryWaiter is a client connection in the line of Memory.
 type memoryWaiter struct {
-	conn Conn
+	conn gates.Conn
 	s    *senderState
 	host *Host
 	size int64

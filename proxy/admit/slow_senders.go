@@ -18,7 +18,7 @@ type slowSenders struct{ shedder }
 // weigh finds the slow clients, and closes some: others wait for short octets.
 func (s *slowSenders) weigh(round int, short int64) {
 	s.clients(func(g *Client, sends func() Sending) int64 {
-		if g.Gone() {
+		if g.waiter.Gone() {
 			return 0
 		}
 		now := sends()

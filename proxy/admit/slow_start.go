@@ -5,8 +5,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/crowd"
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/pool/slowstart"
+	"github.com/rdmabridge/rdmabridge/proxy/admit/gates"
 )
 
 const (
@@ -32,16 +34,17 @@ type SlowStart struct {
 	waits     *metrics.Counter
 	closed    *metrics.Counter
 
-	mu     sync.Mutex           // guards the rest; taken before that of slowStart
-	coming map[*waiter]struct{} // those that were admitted since the last tick and have sent nothing since
-	held   map[*Host]int        // clients in coming, and Calls that the slow start counts, or has counted and that are under way
-	gate   gate
+	mu     sync.Mutex                 // guards the rest; taken before that of slowStart
+	coming map[*gates.Waiter]struct{} // those that were admitted since the last tick and have sent nothing since
+	held   map[crowd.Host]int         // clients in coming, and Calls that the slow start counts, or has counted and that are under way
+	gate   gates.Gate
 	timer  bool // tick is due
 }
 
 // A starter is a client as slow start sees it. It belongs to the client's loop.
 type starter struct {
-	waiter
+	waiter gates.Waiter
+	host   *Host      // what shares are divided among; constant until the client has gone
 	waited *SlowStart // where the client waits, or that may count it among those to come; nil for none
 }
 
@@ -60,7 +63,7 @@ func NewSlowStart(
 	m *metrics.Registry, upstream string, s *slowstart.Window, clock func() int64, wait func() time.Duration,
 ) *SlowStart {
 	return &SlowStart{
-		slowStart: s, clock: clock, wait: wait, coming: make(map[*waiter]struct{}), held: make(map[*Host]int),
+		slowStart: s, clock: clock, wait: wait, coming: make(map[*gates.Waiter]struct{}), held: make(map[crowd.Host]int),
 		waits:  m.Counter(metrics.UpstreamSlowStartWaits, upstream),
 		closed: m.Counter(metrics.UpstreamSlowStartClosedClients, upstream),
 	}
@@ -76,7 +79,7 @@ func (a *SlowStart) Describe(m *metrics.Registry, upstream string) {
 func (a *SlowStart) Clients() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.gate.n
+	return a.gate.Waiting()
 }
 
 // enter counts the Call of c with this cost, which g has sent, and makes g wait if there is no room for another Call.
@@ -94,7 +97,7 @@ func (a *SlowStart) enter(c *Charge, procedure uint32, cost int, g *starter) {
 	defer a.mu.Unlock()
 	if room, age := a.slowStart.Received(cost); age != 0 {
 		c.slowStart, c.host = age, g.host
-		a.held[g.host]++
+		a.held[g.host.id]++
 		if room <= a.kept() {
 			a.hold(g)
 		}
@@ -121,11 +124,11 @@ func (g *starter) FollowSlowStart(of func(*SlowStart) bool) {
 	if a == nil || of(a) {
 		return
 	}
-	waits := g.shut&(1<<gateSlowStart) != 0
-	g.leaveGates(1 << gateSlowStart)
+	waits := g.waiter.Shut()&(1<<gates.GateSlowStart) != 0
+	g.waiter.LeaveGates(1 << gates.GateSlowStart)
 	a.gone(g)
 	if waits {
-		g.conn.Resume()
+		g.waiter.Conn().Resume()
 	}
 }
 
@@ -151,7 +154,7 @@ func (a *SlowStart) left(c *Charge) {
 	a.mu.Lock()
 	defer a.unlock()
 	if c.slowStart != 0 {
-		a.uncount(c.host)
+		a.uncount(c.host.id)
 		c.slowStart = 0
 	}
 }
@@ -169,7 +172,7 @@ func (a *SlowStart) gone(g *starter) {
 func (a *SlowStart) unlock() {
 	next := a.next()
 	a.mu.Unlock()
-	runAll(next)
+	gates.RunAll(next)
 }
 
 // kept is how much of the room is for hosts that have no Call under way. a.mu is held.
@@ -180,26 +183,26 @@ func (a *SlowStart) room() int { return a.slowStart.Room() - len(a.coming) }
 
 // expect counts g among those to come, and returns true, if g may be read from while there is so much room. a.mu is
 // held.
-func (a *SlowStart) expect(g *waiter, room int) bool {
-	if room <= 0 || room <= a.kept() && a.held[g.host] > 0 {
+func (a *SlowStart) expect(g *gates.Waiter, room int) bool {
+	if room <= 0 || room <= a.kept() && a.held[g.Host()] > 0 {
 		return false
 	}
 	a.coming[g] = struct{}{}
-	a.held[g.host]++
+	a.held[g.Host()]++
 	a.arm()
 	return true
 }
 
 // came ends the count of g among those to come. a.mu is held.
-func (a *SlowStart) came(g *waiter) {
+func (a *SlowStart) came(g *gates.Waiter) {
 	if _, ok := a.coming[g]; ok {
 		delete(a.coming, g)
-		a.uncount(g.host)
+		a.uncount(g.Host())
 	}
 }
 
 // uncount counts one client to come or one Call of h less. a.mu is held.
-func (a *SlowStart) uncount(h *Host) {
+func (a *SlowStart) uncount(h crowd.Host) {
 	if a.held[h]--; a.held[h] == 0 {
 		delete(a.held, h)
 	}
@@ -207,21 +210,21 @@ func (a *SlowStart) uncount(h *Host) {
 
 // hold makes a client wait. a.mu is held.
 func (a *SlowStart) hold(g *starter) {
-	if t := g.waitAt(gateSlowStart, &a.gate); t != nil {
-		t.since, g.waited = a.clock(), a
+	if t := g.waiter.WaitAt(gates.GateSlowStart, &a.gate); t != nil {
+		t.Since, g.waited = a.clock(), a
 		a.waits.Inc()
 		a.arm()
 	}
 }
 
 // next returns the clients that may be read from again. a.mu is held.
-func (a *SlowStart) next() *ticket {
-	if a.gate.n == 0 || a.slowStart.Over() {
-		return a.gate.remove(a.gate.n)
+func (a *SlowStart) next() *gates.Ticket {
+	if a.gate.Waiting() == 0 || a.slowStart.Over() {
+		return a.gate.Remove(a.gate.Waiting())
 	}
 	room := a.room()
-	return a.gate.takeList(room, func(t *ticket) (ok bool) {
-		if ok = a.expect(t.client, room); ok {
+	return a.gate.TakeList(room, func(t *gates.Ticket) (ok bool) {
+		if ok = a.expect(t.Client(), room); ok {
 			room--
 		}
 		return ok
@@ -245,18 +248,15 @@ func (a *SlowStart) tick() {
 	a.mu.Lock()
 	a.timer = false
 	for g := range a.coming {
-		a.uncount(g.host)
+		a.uncount(g.Host())
 	}
 	clear(a.coming)
 	next := a.next()
-	closing := a.gate.takeList(a.gate.n, func(t *ticket) bool { return t.since < late })
-	if a.gate.n > 0 {
+	closing := a.gate.TakeList(a.gate.Waiting(), func(t *gates.Ticket) bool { return t.Since < late })
+	if a.gate.Waiting() > 0 {
 		a.arm()
 	}
 	a.mu.Unlock()
-	runAll(next)
-	for t := closing; t != nil; t = t.next {
-		t.client.conn.Close(errSlowStart)
-		a.closed.Inc()
-	}
+	gates.RunAll(next)
+	a.closed.Add(uint64(closing.CloseAll(errSlowStart)))
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/pool/slowstart"
+	"github.com/rdmabridge/rdmabridge/proxy/admit/gates"
 )
 
 // enter has a count a Call of the client.
@@ -100,8 +101,8 @@ func TestSlowStartOfClients(t *testing.T) {
 			t.Errorf("%d rounds until the slow start was over", rounds)
 		}
 		synctest.Wait()
-		if a.gate.n != 0 {
-			t.Errorf("%d clients still wait", a.gate.n)
+		if a.gate.Waiting() != 0 {
+			t.Errorf("%d clients still wait", a.gate.Waiting())
 		}
 		time.Sleep(time.Second)
 	})
@@ -192,14 +193,6 @@ func TestSlowStartPlaces(t *testing.T) {
 	}
 }
 
-// An admittedClient is a client that only counts how often it may go on.
-type admittedClient struct {
-	*fakeWaiter
-	n int
-}
-
-func (c *admittedClient) Resume() { c.n++ }
-
 // TestSlowStartOfAnotherUpstream: clients whose listener has other upstreams wait for the slow start of the old one no
 // more, and leave their places there to others.
 func TestSlowStartOfAnotherUpstream(t *testing.T) {
@@ -219,24 +212,24 @@ func TestSlowStartOfAnotherUpstream(t *testing.T) {
 			f.run()
 		}
 		moves := client()
-		admitted := &admittedClient{fakeWaiter: moves}
-		moves.client.conn = admitted
+		admitted := 0
+		moves.resumed = &admitted
 		for range 3 {
 			f := client()
 			waiting = append(waiting, f)
 		}
-		if coming.client.shut != 0 || moves.client.shut == 0 {
+		if coming.client.waiter.Shut() != 0 || moves.client.waiter.Shut() == 0 {
 			t.Fatal("the slow start has other room than the test wants")
 		}
 		moves.client.FollowSlowStart(func(x *SlowStart) bool { return x == a || x == other })
-		if moves.client.shut == 0 || admitted.n != 0 {
+		if moves.client.waiter.Shut() == 0 || admitted != 0 {
 			t.Error("a client whose upstream stays goes on")
 		}
 		moves.client.FollowSlowStart(func(x *SlowStart) bool { return x == other })
-		if moves.client.shut != 0 || admitted.n != 1 {
+		if moves.client.waiter.Shut() != 0 || admitted != 1 {
 			t.Error("a client whose upstream is another one waits")
 		}
-		if moves.client.waitAt(gateSlowStart, &other.gate) == nil { // its old ticket is still at the old gate
+		if moves.client.waiter.WaitAt(gates.GateSlowStart, &other.gate) == nil { // its old ticket is still at the old gate
 			t.Error("it cannot wait for the other upstream")
 		}
 		coming.client.FollowSlowStart(func(*SlowStart) bool { return false })
@@ -245,8 +238,8 @@ func TestSlowStartOfAnotherUpstream(t *testing.T) {
 		for _, f := range waiting {
 			n += f.n()
 		}
-		if n != 1 || moves.client.shut == 0 {
-			t.Errorf("%d clients have the place of one that has left, and the one at the other gate goes on: %v", n, moves.client.shut == 0)
+		if n != 1 || moves.client.waiter.Shut() == 0 {
+			t.Errorf("%d clients have the place of one that has left, and the one at the other gate goes on: %v", n, moves.client.waiter.Shut() == 0)
 		}
 		for _, f := range append(waiting, moves, coming) {
 			f.left.Store(true)

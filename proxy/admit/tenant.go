@@ -11,6 +11,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/crowd"
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/metrics"
+	"github.com/rdmabridge/rdmabridge/proxy/admit/gates"
 )
 
 // Tenants
@@ -36,11 +37,11 @@ type Tenant struct {
 	Name    string       // constant, as the next
 	clock   func() int64 // of the loops
 	current atomic.Pointer[TenantOptions]
-	rates   atomic.Pointer[Rates] // nil for none
+	rates   atomic.Pointer[gates.Rates] // nil for none
 
 	quota       quota
 	total, each quotaLimits // of quota, and of those of the addresses
-	arrivals    Arrivals
+	arrivals    gates.Arrivals
 
 	waits   [tenantLimits]*metrics.Counter
 	refused [tenantRefusals]*metrics.Counter
@@ -64,7 +65,7 @@ type tenantAddress struct {
 type tenantLimit uint8
 
 const (
-	limitAddressRate tenantLimit = iota // the first are those that have gates, from gateTenantAddressRate on
+	limitAddressRate tenantLimit = iota // the first are those that have gates, from gates.GateTenantAddressRate on
 	limitTotalRate
 	limitAddress
 	limitTotal
@@ -100,7 +101,7 @@ func newTenant(m *metrics.Registry, clock func() int64, o *TenantOptions) *Tenan
 	for i, limit := range tenantLimitNames {
 		t.waits[i] = m.Counter(metrics.TenantWaits, o.Name, limit)
 	}
-	t.quota.kind, t.quota.most, t.quota.waits = gateTenant, &t.total, t.waits[limitTotal]
+	t.quota.kind, t.quota.most, t.quota.waits = gates.GateTenant, &t.total, t.waits[limitTotal]
 	for i, reason := range tenantRefusalNames {
 		t.refused[i] = m.Counter(metrics.TenantRefusedConnections, o.Name, reason)
 	}
@@ -109,7 +110,7 @@ func newTenant(m *metrics.Registry, clock func() int64, o *TenantOptions) *Tenan
 }
 
 // set puts o in force. It returns the rate limits before, whose clients have to be told to follow.
-func (t *Tenant) set(o *TenantOptions) (old *Rates) {
+func (t *Tenant) set(o *TenantOptions) (old *gates.Rates) {
 	t.current.Store(o)
 	for _, x := range []struct {
 		at *quotaLimits
@@ -119,9 +120,9 @@ func (t *Tenant) set(o *TenantOptions) (old *Rates) {
 		x.at.memory.Store(x.o.Memory)
 	}
 	old = t.rates.Load()
-	t.rates.Store(old.changed(
-		newRateLimit(gateTenantRate, o.Total.Rate, t.waits[limitTotalRate], t.clock),
-		newRateLimit(gateTenantAddressRate, o.Address.Rate, t.waits[limitAddressRate], t.clock),
+	t.rates.Store(old.Changed(
+		gates.NewLimit(gates.GateTenantRate, o.Total.Rate, t.waits[limitTotalRate], t.clock),
+		gates.NewLimit(gates.GateTenantAddressRate, o.Address.Rate, t.waits[limitAddressRate], t.clock),
 	))
 	return old
 }
@@ -138,7 +139,7 @@ func (t *Tenant) WeightOf(other int) int {
 
 // serveAll admits the clients for which there is room after the limits have changed.
 func (t *Tenant) serveAll() {
-	t.quota.serve()
+	t.quota.Serve()
 	t.mu.Lock()
 	var all []*tenantAddress
 	for _, a := range t.addresses {
@@ -146,7 +147,7 @@ func (t *Tenant) serveAll() {
 	}
 	t.mu.Unlock()
 	for _, a := range all {
-		a.quota.serve()
+		a.quota.Serve()
 	}
 	t.serveLine()
 }
@@ -182,10 +183,10 @@ func (t *Tenant) MayJoin(a netip.Addr, now int64) (why TenantRefusal, err error)
 	}
 	o := t.current.Load()
 	switch t.arrivals.Enter(h, o.Total.ConnectionsRate, o.Address.ConnectionsRate, now) {
-	case OverRate:
+	case gates.OverRate:
 		return tenantOverRate, fmt.Errorf("%w: tenant %s has more than %d new connections a second",
 			errTenant, t.Name, o.Total.ConnectionsRate)
-	case OverHostRate:
+	case gates.OverHostRate:
 		return tenantAddressOverRate, fmt.Errorf("%w: its address has more than %d new connections a second in tenant %s",
 			errTenant, o.Address.ConnectionsRate, t.Name)
 	}
@@ -203,7 +204,7 @@ func (t *Tenant) join(a netip.Addr, stays bool) (at *tenantAddress, why TenantRe
 	}
 	at = t.addresses[h]
 	if at == nil {
-		at = &tenantAddress{id: h, quota: quota{kind: gateTenantAddress, most: &t.each, waits: t.waits[limitAddress]}}
+		at = &tenantAddress{id: h, quota: quota{kind: gates.GateTenantAddress, most: &t.each, waits: t.waits[limitAddress]}}
 		t.addresses[h] = at
 	}
 	t.clients++
@@ -212,7 +213,7 @@ func (t *Tenant) join(a netip.Addr, stays bool) (at *tenantAddress, why TenantRe
 }
 
 // leave undoes join for client, whose address is at. It takes the client out of the line, and calls it.
-func (t *Tenant) leave(at *tenantAddress, client *waiter) {
+func (t *Tenant) leave(at *tenantAddress, client *gates.Waiter) {
 	t.mu.Lock()
 	t.clients--
 	at.clients.Add(-1)
@@ -245,7 +246,7 @@ func (t *Tenant) forget(a *tenantAddress) {
 // These connections wait apart from those that wait for the memory of all, who would have to look at each of
 // them again and again.
 type lineWait struct {
-	client *waiter
+	client *gates.Waiter
 	at     *tenantAddress
 	size   int64
 	call   func()
@@ -261,7 +262,7 @@ func (t *Tenant) fits(at *tenantAddress, size int64) bool {
 }
 
 // wait calls call once, when client, whose address is at, may have a block for n octets, or has left the tenant.
-func (t *Tenant) wait(client *waiter, at *tenantAddress, n int, call func()) {
+func (t *Tenant) wait(client *gates.Waiter, at *tenantAddress, n int, call func()) {
 	t.waits[limitMemory].Inc()
 	t.mu.Lock()
 	t.line = append(t.line, lineWait{client, at, int64(regmem.BlockSize(n)), call})

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/rdmabridge/rdmabridge/internal/tlsconf"
+	"github.com/rdmabridge/rdmabridge/proxy/admit/gates"
 )
 
 // TenantOptions describe a group of clients that have limits of their own, whatever listeners they use.
@@ -24,7 +25,7 @@ type TenantLimits struct {
 	ConnectionsRate int   // new connections a second
 	Calls           int   // under way: read, and neither answered nor given up
 	Memory          int64 // octets that Calls under way, their Replies and incomplete Calls take
-	Rate            Rate
+	Rate            gates.Rate
 }
 
 // check reports every setting that cannot work.

@@ -1,12 +1,15 @@
 package admit
 
-import "github.com/rdmabridge/rdmabridge/internal/status"
+import (
+	"github.com/rdmabridge/rdmabridge/internal/status"
+	"github.com/rdmabridge/rdmabridge/proxy/admit/gates"
+)
 
 // CountWaiting counts in d, the status of a tenant, a client that is not read from for these reasons.
 func CountWaiting(d *status.Tenant, reasons uint16) {
-	for k := gateTenantAddressRate; k < gates; k++ {
+	for k := gates.GateTenantAddressRate; k < gates.Gates; k++ {
 		if reasons&(1<<k) != 0 {
-			d.Waiting[tenantLimitNames[k-gateTenantAddressRate]]++
+			d.Waiting[tenantLimitNames[k-gates.GateTenantAddressRate]]++
 		}
 	}
 }

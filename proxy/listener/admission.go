@@ -9,6 +9,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/crowd"
 	"github.com/rdmabridge/rdmabridge/proxy/admit"
+	"github.com/rdmabridge/rdmabridge/proxy/admit/gates"
 )
 
 // Refused counts and logs a connection that l refused, or closed while it was idle. Any
@@ -42,9 +43,9 @@ func (l *Listener) admission(
 		all = o.ConnectionsRate // a TCP listener pauses instead of refusing
 	}
 	switch l.arrivals.Enter(crowd.HostOf(peer), all, o.ClientConnectionsRate, now) {
-	case admit.OverRate:
+	case gates.OverRate:
 		return nil, 0, refusedRate, fmt.Errorf("%w: more than %d a second", errRate, all)
-	case admit.OverHostRate:
+	case gates.OverHostRate:
 		return nil, 0, refusedAddressRate, fmt.Errorf("%w: more than %d a second from this address", errRate,
 			o.ClientConnectionsRate)
 	}

@@ -6,7 +6,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/rules"
 	"github.com/rdmabridge/rdmabridge/metrics"
-	"github.com/rdmabridge/rdmabridge/proxy/admit"
+	"github.com/rdmabridge/rdmabridge/proxy/admit/gates"
 	"github.com/rdmabridge/rdmabridge/proxy/authorise"
 	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/proxy/upstream"
@@ -21,11 +21,11 @@ func (l *Listener) NewSettings(o settings.ListenerOptions, upstreams map[string]
 		return nil, err
 	}
 	t := &Settings{Opts: o, Path: l.Registry.Path(o.MaxRecord), maxOwed: o.OutboundOf(l.Replies.Limit())}
-	var had *admit.Rates
+	var had *gates.Rates
 	if old := l.current.Load(); old != nil {
 		had = old.Rates
 	}
-	t.Rates = admit.NewRates(l.Metrics, o.Name, o.Rate, o.ClientRate, had, l.Engine.Now)
+	t.Rates = gates.NewRates(l.Metrics, o.Name, o.Rate, o.ClientRate, had, l.Engine.Now)
 	find := func(name string) (*upstream.Upstream, error) {
 		if u := upstreams[name]; u != nil {
 			return u, nil

@@ -2,7 +2,7 @@ package listener
 
 import (
 	"github.com/rdmabridge/rdmabridge/metrics"
-	"github.com/rdmabridge/rdmabridge/proxy/admit"
+	"github.com/rdmabridge/rdmabridge/proxy/admit/gates"
 	"github.com/rdmabridge/rdmabridge/proxy/observe"
 	"github.com/rdmabridge/rdmabridge/proxy/upstream"
 )
@@ -11,12 +11,12 @@ import (
 type Counts struct {
 	Calls   *metrics.Counter
 	Results [observe.Results]*metrics.Counter
-	Waits   *admit.PauseCounts
+	Waits   *gates.PauseCounts
 	tables  []upstreamTable // in the order of their first Calls; the loop's
 }
 
 func newCounts(m *metrics.Registry, listener string) (c Counts) {
-	c.Waits = new(admit.PauseCounts)
+	c.Waits = new(gates.PauseCounts)
 	c.Calls = m.Counter(metrics.ListenerReceivedCalls, listener)
 	for r := range observe.Results {
 		c.Results[r] = m.Counter(metrics.ListenerCalls, listener, r.String())

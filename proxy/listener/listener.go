@@ -25,6 +25,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/tlsconf"
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/proxy/admit"
+	"github.com/rdmabridge/rdmabridge/proxy/admit/gates"
 	"github.com/rdmabridge/rdmabridge/proxy/certs"
 	"github.com/rdmabridge/rdmabridge/proxy/observe"
 	"github.com/rdmabridge/rdmabridge/proxy/settings"
@@ -42,7 +43,7 @@ var (
 
 // A Client is one connection of a client, as its listener sees it. Its own methods run on the client's loop.
 type Client interface {
-	admit.Conn
+	gates.Conn
 	// Drain ends the connection as soon as it is idle. Any goroutine.
 	Drain()
 	// Peer is the client's address and port. Any goroutine.
@@ -138,7 +139,7 @@ type Listener struct {
 	tcp      *tcpframe.Listener // start sets this one or rdma
 	rdma     fabric.Listener
 	refusals refusals
-	arrivals admit.Arrivals
+	arrivals gates.Arrivals
 	sweeper  *time.Timer // closes idle RDMA clients; nil without an idle timeout
 
 	stopOnce sync.Once
@@ -224,8 +225,8 @@ func (l *Listener) describe() {
 	m.GaugeFunc(metrics.ListenerClients, func() float64 {
 		return float64(l.sum((*Listener).ClientCount))
 	}, l.Name)
-	for r, name := range admit.ReasonNames {
-		r := admit.Reason(r)
+	for r, name := range gates.ReasonNames {
+		r := gates.Reason(r)
 		m.CounterFunc(metrics.ListenerPausedSeconds, func() float64 {
 			sum := 0.0
 			for i := range l.counts {

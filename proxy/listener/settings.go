@@ -6,6 +6,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/proxy/admit"
+	"github.com/rdmabridge/rdmabridge/proxy/admit/gates"
 	"github.com/rdmabridge/rdmabridge/proxy/authorise"
 	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/proxy/upstream"
@@ -22,7 +23,7 @@ type Settings struct {
 	Policy    *authorise.Policy    // nil for none
 	Ruled     []*upstream.Upstream // where the rules of policy send Calls, by their index; nil where the routes decide
 	maxOwed   int64                // octets of Replies that one client may be owed before it has to wait
-	Rates     *admit.Rates         // nil for no limit
+	Rates     *gates.Rates         // nil for no limit
 	responder *rdmaside.Responder  // accepts RDMA clients; nil for TCP
 }
 

@@ -4,7 +4,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/status"
-	"github.com/rdmabridge/rdmabridge/proxy/admit"
+	"github.com/rdmabridge/rdmabridge/proxy/admit/gates"
 	"github.com/rdmabridge/rdmabridge/proxy/authorise"
 	"github.com/rdmabridge/rdmabridge/proxy/certs"
 	"github.com/rdmabridge/rdmabridge/proxy/observe"
@@ -12,7 +12,7 @@ import (
 
 // A Report is what a loop says of a listener.
 type Report struct {
-	Waiting admit.PauseReport
+	Waiting gates.PauseReport
 	matched authorise.Report
 }
 
@@ -39,7 +39,7 @@ func (l *Listener) Status(found []Report, ops []status.Operation) status.Listene
 		matched = append(matched, found[i].matched)
 		for i, n := range found[i].Waiting.Now {
 			if n > 0 {
-				d.Paused[admit.ReasonNames[i]] += n
+				d.Paused[gates.ReasonNames[i]] += n
 			}
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rules"
 	"github.com/rdmabridge/rdmabridge/internal/tlsconf"
 	"github.com/rdmabridge/rdmabridge/proxy/admit"
+	"github.com/rdmabridge/rdmabridge/proxy/admit/gates"
 	"github.com/rdmabridge/rdmabridge/proxy/authorise"
 	"github.com/rdmabridge/rdmabridge/proxy/reach"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
@@ -59,8 +60,8 @@ type ListenerOptions struct {
 	TLS *ListenerTLS // how clients use TLS; nil: they cannot; TCP only
 
 	Weights    []admit.Weight // the first with a client's address is the client's; a client without one has weight 1
-	Rate       admit.Rate     // of all clients together
-	ClientRate admit.Rate     // of each client address
+	Rate       gates.Rate     // of all clients together
+	ClientRate gates.Rate     // of each client address
 
 	// New connections a second; TCP clients wait until they are accepted, and RDMA clients are refused; 0: no limit.
 	ConnectionsRate       int

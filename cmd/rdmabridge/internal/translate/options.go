@@ -9,6 +9,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/tlsconf"
 	"github.com/rdmabridge/rdmabridge/proxy/admit"
+	"github.com/rdmabridge/rdmabridge/proxy/admit/gates"
 	"github.com/rdmabridge/rdmabridge/proxy/authorise"
 	"github.com/rdmabridge/rdmabridge/proxy/settings"
 )
@@ -91,7 +92,7 @@ func tenantLimits(l *configs.TenantLimits) admit.TenantLimits {
 	}
 }
 
-func rate(r configs.Rate) admit.Rate { return admit.Rate{Calls: r.Calls, Octets: int64(r.Bytes)} }
+func rate(r configs.Rate) gates.Rate { return gates.Rate{Calls: r.Calls, Octets: int64(r.Bytes)} }
 
 // poolModes translates pool.mode.
 var poolModes = map[string]settings.Mode{

@@ -11,6 +11,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/proxy/admit"
+	"github.com/rdmabridge/rdmabridge/proxy/admit/gates"
 	"github.com/rdmabridge/rdmabridge/proxy/settings"
 )
 
@@ -81,8 +82,8 @@ func TestTenantOptions(t *testing.T) {
 	}
 	want := []admit.TenantOptions{{
 		Name: "analytics", Clients: []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("2001:db8:1::/48")}, Names: patterns([]string{"*.analytics.example.com"}), Weight: 2,
-		Total:   admit.TenantLimits{Connections: 500, ConnectionsRate: 100, Calls: 2000, Memory: 128 << 20, Rate: admit.Rate{Calls: 50_000, Octets: 1 << 30}},
-		Address: admit.TenantLimits{Connections: 32, ConnectionsRate: 20, Calls: 512, Memory: 32 << 20, Rate: admit.Rate{Calls: 10_000, Octets: 256 << 20}},
+		Total:   admit.TenantLimits{Connections: 500, ConnectionsRate: 100, Calls: 2000, Memory: 128 << 20, Rate: gates.Rate{Calls: 50_000, Octets: 1 << 30}},
+		Address: admit.TenantLimits{Connections: 32, ConnectionsRate: 20, Calls: 512, Memory: 32 << 20, Rate: gates.Rate{Calls: 10_000, Octets: 256 << 20}},
 	}}
 	if got := Tenants(c); !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, want %+v", got, want)

@@ -1,4 +1,4 @@
-package admit
+package gates
 
 import (
 	"github.com/rdmabridge/rdmabridge/internal/crowd"
@@ -6,21 +6,21 @@ import (
 )
 
 // Rates are the limits of one listener, or of one tenant: of all its clients together, and of each address. They do not
-// change: when one of the limits does, other Rates take their place, with the same rateLimit for one that has not
+// change: when one of the limits does, other Rates take their place, with the same Limit for one that has not
 // changed.
-type Rates struct{ all, each *rateLimit } // nil for no limit
+type Rates struct{ all, each *Limit } // nil for no limit
 
 // NewRates returns the limits of a listener, or nil if it has none. They replace old, which may be
 // nil, and are old if no limit has changed.
 func NewRates(m *metrics.Registry, listener string, all, each Rate, old *Rates, clock func() int64) *Rates {
-	return old.changed(
-		newRateLimit(gateListener, all, m.Counter(metrics.ListenerRateLimitWaits, listener, "listener"), clock),
-		newRateLimit(gateClient, each, m.Counter(metrics.ListenerRateLimitWaits, listener, "client"), clock),
+	return old.Changed(
+		NewLimit(GateListener, all, m.Counter(metrics.ListenerRateLimitWaits, listener, "listener"), clock),
+		NewLimit(GateClient, each, m.Counter(metrics.ListenerRateLimitWaits, listener, "client"), clock),
 	)
 }
 
-// changed returns the Rates that replace r when all and each are the limits, which are nil for none.
-func (r *Rates) changed(all, each *rateLimit) *Rates {
+// Changed returns the Rates that replace r when all and each are the limits, which are nil for none.
+func (r *Rates) Changed(all, each *Limit) *Rates {
 	if all == nil && each == nil {
 		return nil
 	}
@@ -51,33 +51,36 @@ func (r *Rates) Replaced(next *Rates) {
 	}
 }
 
-// A rateLimited is what a client has at one set of Rates. It belongs to the client's loop.
-type rateLimited struct {
+// A Limited is what a client has at one set of Rates. It belongs to the client's loop.
+type Limited struct {
 	rates   *Rates    // nil for none
 	buckets []*bucket // of rates, those that limit this client
 }
 
-// follow makes r, which may be nil, the limits of the client, which is one of h. Debts to a limit that has changed are
+// Any reports whether a rate limits the client.
+func (l *Limited) Any() bool { return l.rates != nil }
+
+// Follow makes r, which may be nil, the limits of the client, which is one of h. Debts to a limit that has changed are
 // forgotten; Rates.Replaced admits a client that waits for such a limit.
-func (l *rateLimited) follow(r *Rates, h *Host) {
+func (l *Limited) Follow(r *Rates, h crowd.Host) {
 	if r == l.rates {
 		return
 	}
 	for _, b := range l.buckets {
 		b.leave()
 	}
-	l.rates, l.buckets = r, r.join(h.id)
+	l.rates, l.buckets = r, r.join(h)
 }
 
-// chargeCall charges a Call of n octets of w, and makes w wait if the next Call may not come yet.
-func (l *rateLimited) chargeCall(now int64, n int, w *waiter) {
+// ChargeCall charges a Call of n octets of w, and makes w wait if the next Call may not come yet.
+func (l *Limited) ChargeCall(now int64, n int, w *Waiter) {
 	for _, b := range l.buckets {
 		b.chargeCall(now, n, w)
 	}
 }
 
-// chargeReply charges a Reply of n octets.
-func (l *rateLimited) chargeReply(now int64, n int) {
+// ChargeReply charges a Reply of n octets.
+func (l *Limited) ChargeReply(now int64, n int) {
 	for _, b := range l.buckets {
 		b.chargeReply(now, n)
 	}

@@ -1,4 +1,4 @@
-package admit
+package gates
 
 import (
 	"fmt"
@@ -14,7 +14,7 @@ import (
 // A fakeWaiter is a client that sends whenever the bridge reads from it.
 type fakeWaiter struct {
 	mu     sync.Mutex // stands for the loop
-	client Client
+	client testClient
 	left   atomic.Bool
 	sent   int
 	send   func(*fakeWaiter)
@@ -52,60 +52,63 @@ func (f *fakeWaiter) n() int {
 }
 
 // open prepares the client, which is one of h.
-func (f *fakeWaiter) open(h *Host) {
-	f.client.conn, f.client.host = f, h
+func (f *fakeWaiter) open(h crowd.Host) { f.client.Waiter = MakeWaiter(f, h) }
+
+// A testClient is what gates and rates know of a client.
+type testClient struct {
+	Waiter
+	rates Limited
 }
 
-// hostAt is the host of the address a.
-func hostAt(a string) *Host { return &Host{id: crowd.HostOf(netip.MustParseAddr(a))} }
+// follow makes r the limits of the client.
+func (c *testClient) follow(r *Rates) { c.rates.Follow(r, c.Host()) }
 
-// clientAt is the ledger of a client of the address a.
-func clientAt(a string) *Client { return &Client{starter: starter{waiter: waiter{host: hostAt(a)}}} }
+// hostAt is the host of the address a.
+func hostAt(a string) crowd.Host { return crowd.HostOf(netip.MustParseAddr(a)) }
+
+// clientAt is a client of the address a.
+func clientAt(a string) *testClient { return &testClient{Waiter: MakeWaiter(nil, hostAt(a))} }
 
 // TestGateIsFair: hosts take turns at a gate, and the clients of a host leave in the order they came.
 func TestGateIsFair(t *testing.T) {
-	var g gate
-	hosts := []*Host{{}, {}, {}}
-	number := map[*ticket]string{}
+	var g Gate
+	hosts := []crowd.Host{1, 2, 3}
+	number := map[*Ticket]string{}
 	for i, n := range []int{6, 1, 3} {
 		for j := range n {
 			f := &fakeWaiter{}
 			f.open(hosts[i])
-			place := f.client.waitAt(gateSlowStart, &g)
+			place := f.client.WaitAt(GateSlowStart, &g)
 			number[place] = fmt.Sprint(i, ".", j)
-			place.since = int64(j)
+			place.Since = int64(j)
 		}
 	}
-	names := func(t *ticket) (s []string) {
+	names := func(t *Ticket) (s []string) {
 		for ; t != nil; t = t.next {
 			s = append(s, number[t])
 		}
 		return s
 	}
-	if got, want := fmt.Sprint(names(g.remove(4))), "[0.0 1.0 2.0 0.1]"; got != want {
+	if got, want := fmt.Sprint(names(g.Remove(4))), "[0.0 1.0 2.0 0.1]"; got != want {
 		t.Errorf("%s leave, want %s", got, want)
 	}
-	if got, want := fmt.Sprint(names(g.takeList(g.n, func(t *ticket) bool { return t.since < 3 }))), "[2.1 0.2 2.2]"; got != want {
+	if got, want := fmt.Sprint(names(g.TakeList(g.n, func(t *Ticket) bool { return t.Since < 3 }))), "[2.1 0.2 2.2]"; got != want {
 		t.Errorf("%s have waited too long, want %s", got, want)
 	}
-	if got, want := fmt.Sprint(names(g.remove(4))), "[0.3 0.4 0.5]"; got != want || g.n != 0 || len(g.of) != 0 || g.first != nil {
+	if got, want := fmt.Sprint(names(g.Remove(4))), "[0.3 0.4 0.5]"; got != want || g.n != 0 || len(g.of) != 0 || g.first != nil {
 		t.Errorf("%s leave, want %s; %d are left", got, want, g.n)
 	}
 }
 
-// TestGatesDoNotAllocate: a Call costs no allocation in a bucket or in an admission.
+// TestGatesDoNotAllocate: a Call costs no allocation in a bucket.
 func TestGatesDoNotAllocate(t *testing.T) {
 	clock := bubbleClock()
-	b := newRateLimit(gateClient, Rate{Calls: 10_000_000, Octets: 1 << 40}, nil, clock).join(allHosts)
-	a := testAdmission()
+	b := NewLimit(GateClient, Rate{Calls: 10_000_000, Octets: 1 << 40}, nil, clock).join(allHosts)
 	f := &fakeWaiter{}
-	f.open(&Host{})
-	var c Charge
+	f.open(1)
 	if n := testing.AllocsPerRun(1000, func() {
-		b.chargeCall(clock(), 100, &f.client.waiter)
+		b.chargeCall(clock(), 100, &f.client.Waiter)
 		b.chargeReply(clock(), 100)
-		a.enter(&c, 1, 0, &f.client.starter)
-		a.Dropped(&c, 0)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}

@@ -1,4 +1,4 @@
-package admit
+package gates
 
 import (
 	"net/netip"
@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/crowd"
 	"github.com/rdmabridge/rdmabridge/metrics"
 )
 
@@ -16,8 +17,8 @@ func TestRatesOfAddresses(t *testing.T) {
 		clock := bubbleClock()
 		r := NewRates(metrics.New(), "nfs", Rate{}, Rate{Calls: 1}, nil, clock)
 		one, two, again := clientAt("192.0.2.1"), clientAt("192.0.2.1"), clientAt("192.0.2.1")
-		one.FollowRates(r)
-		two.FollowRates(r)
+		one.follow(r)
+		two.follow(r)
 		if one.rates.buckets[0] != two.rates.buckets[0] {
 			t.Error("two connections of an address have a rate each")
 		}
@@ -25,26 +26,26 @@ func TestRatesOfAddresses(t *testing.T) {
 		for range 100 {
 			owes.charge(clock(), 1, 0)
 		}
-		one.FollowRates(nil)
-		two.FollowRates(nil)
+		one.follow(nil)
+		two.follow(nil)
 		others := func() {
 			for i := range 1 << 12 {
 				l := clientAt(netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)}).String())
-				l.FollowRates(r)
-				l.FollowRates(nil)
+				l.follow(r)
+				l.follow(nil)
 			}
 		}
 		others()
-		if again.FollowRates(r); again.rates.buckets[0] != owes {
+		if again.follow(r); again.rates.buckets[0] != owes {
 			t.Error("an address that owed came back with nothing to pay")
 		}
-		again.FollowRates(nil)
+		again.follow(nil)
 		if n := len(r.each.buckets); n > 1+sweepBuckets {
 			t.Errorf("%d addresses are remembered", n)
 		}
 		time.Sleep(2 * time.Minute)
 		others()
-		if r.each.buckets[one.host.id] != nil {
+		if r.each.buckets[one.Host()] != nil {
 			t.Error("an address that owes nothing is remembered")
 		}
 	})
@@ -65,9 +66,9 @@ func TestRatesOfHosts(t *testing.T) {
 		clock := func() int64 { return 0 }
 		for name, r := range map[string]*Rates{
 			"listener": NewRates(metrics.New(), "nfs", Rate{}, Rate{Calls: 1}, nil, clock),
-			"tenant":   (*Rates)(nil).changed(nil, newRateLimit(gateTenantAddressRate, Rate{Calls: 1}, nil, clock)),
+			"tenant":   (*Rates)(nil).Changed(nil, NewLimit(GateTenantAddressRate, Rate{Calls: 1}, nil, clock)),
 		} {
-			one, other := r.join(hostAt(tt.a).id), r.join(hostAt(tt.b).id)
+			one, other := r.join(hostAt(tt.a)), r.join(hostAt(tt.b))
 			if got := one[0] == other[0]; got != tt.same {
 				t.Errorf("%s: %s and %s have one rate: %v, want %v", name, tt.a, tt.b, got, tt.same)
 			}
@@ -76,15 +77,15 @@ func TestRatesOfHosts(t *testing.T) {
 }
 
 // limitedClients makes n clients of h that r limits, and starts them.
-func limitedClients(n int, r *Rates, h *Host, clock func() int64) []*fakeWaiter {
+func limitedClients(n int, r *Rates, h crowd.Host, clock func() int64) []*fakeWaiter {
 	clients := make([]*fakeWaiter, n)
 	for i := range clients {
 		f := &fakeWaiter{send: func(f *fakeWaiter) {
-			f.client.ChargeCall(clock(), 100)
+			f.client.rates.ChargeCall(clock(), 100, &f.client.Waiter)
 		}}
 		f.open(h)
 		clients[i] = f
-		f.client.FollowRates(r)
+		f.client.follow(r)
 		f.run()
 	}
 	return clients
@@ -122,7 +123,7 @@ func TestRatesThatChange(t *testing.T) {
 			}
 			for _, f := range clients {
 				f.mu.Lock()
-				f.client.FollowRates(r)
+				f.client.follow(r)
 				f.mu.Unlock()
 			}
 			old.Replaced(r)
@@ -130,7 +131,7 @@ func TestRatesThatChange(t *testing.T) {
 		if again := NewRates(m, "nfs", all, Rate{Calls: 1}, r, clock); again != r {
 			t.Error("there are new rates, and nothing has changed")
 		}
-		b := r.each.buckets[h.id]
+		b := r.each.buckets[h]
 		b.mu.Lock()
 		b.charge(clock(), 1000, 0) // a debt of a quarter of an hour
 		b.mu.Unlock()
@@ -145,14 +146,14 @@ func TestRatesThatChange(t *testing.T) {
 		if n := callsInASecond(clients); n < 7 || n > 17 { // each of the three may have a Call that is not paid for
 			t.Errorf("%d Calls in a second at 10", n)
 		}
-		if refs := r.each.buckets[h.id].refs; refs != len(clients) {
+		if refs := r.each.buckets[h].refs; refs != len(clients) {
 			t.Errorf("%d connections of %d are known", refs, len(clients))
 		}
 		for _, f := range clients {
 			f.left.Store(true)
-			f.client.FollowRates(nil)
+			f.client.follow(nil)
 		}
-		if refs := r.each.buckets[h.id].refs; refs != 0 {
+		if refs := r.each.buckets[h].refs; refs != 0 {
 			t.Errorf("%d connections are known, and none is there", refs)
 		}
 		r.Replaced(nil)

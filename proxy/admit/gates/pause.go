@@ -1,4 +1,4 @@
-package admit
+package gates
 
 import (
 	"sync/atomic"
@@ -11,8 +11,8 @@ import (
 // sees the bridge as slow. So each reason is counted, for the client and for its listener, and the pause
 // counts as waiting for admission for the Call that is read next: Readable.
 
-// pauses say for how long a client was not read from. They belong to the client's loop.
-type pauses struct {
+// Pauses say for how long a client was not read from. They belong to the client's loop.
+type Pauses struct {
 	now   uint16 // the reasons, a bit for each Reason
 	last  uint16 // the reasons of the latest pause
 	since int64  // when now changed, or the pause was counted for the listener: tell
@@ -31,11 +31,11 @@ type PauseCounts struct {
 }
 
 // Differs reports whether reasons are others of mask than those for which the bridge does not read from the client.
-func (w *pauses) Differs(reasons, mask uint16) bool { return (w.now^reasons)&mask != 0 }
+func (w *Pauses) Differs(reasons, mask uint16) bool { return (w.now^reasons)&mask != 0 }
 
 // Set makes reasons those of mask for which the bridge does not read from the client from now on; it leaves the others.
 // They differ. It counts in n.
-func (w *pauses) Set(reasons, mask uint16, now int64, n *PauseCounts) {
+func (w *Pauses) Set(reasons, mask uint16, now int64, n *PauseCounts) {
 	w.Tell(now, n)
 	to := w.now&^mask | reasons
 	for r := range Reasons {
@@ -61,7 +61,7 @@ func (w *pauses) Set(reasons, mask uint16, now int64, n *PauseCounts) {
 }
 
 // Tell counts the pause that lasts in n, so far. A client may not be read from for hours.
-func (w *pauses) Tell(now int64, n *PauseCounts) {
+func (w *Pauses) Tell(now int64, n *PauseCounts) {
 	if w.now == 0 {
 		return
 	}
@@ -81,7 +81,7 @@ const soonRead = int64(5 * time.Millisecond)
 // Call was there then, or has come since, which nothing tells. It is the first Call after the pause alone.
 // When the pause was for memory, reading the Call itself had begun, however long the rest of it takes. early says that
 // other Calls have been read already while they wait: those of RDMA clients.
-func (w *pauses) Readable(now int64, early bool) int64 {
+func (w *Pauses) Readable(now int64, early bool) int64 {
 	if w.ended == 0 {
 		return now
 	}
@@ -94,10 +94,10 @@ func (w *pauses) Readable(now int64, early bool) int64 {
 }
 
 // Reasons are those for which the bridge does not read from the client, a bit for each Reason.
-func (w *pauses) Reasons() uint16 { return w.now }
+func (w *Pauses) Reasons() uint16 { return w.now }
 
 // Paused is for how long the bridge has not read from the client, in nanoseconds.
-func (w *pauses) Paused(now int64) int64 {
+func (w *Pauses) Paused(now int64) int64 {
 	if w.now == 0 {
 		return w.sum
 	}

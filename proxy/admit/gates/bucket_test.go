@@ -1,10 +1,12 @@
-package admit
+package gates
 
 import (
 	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/crowd"
 )
 
 // bubbleClock is the loops' clock in a bubble.
@@ -30,14 +32,14 @@ func TestBucketKeepsTheRate(t *testing.T) {
 		t.Run(fmt.Sprint(tt.rate, tt.octet), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				clock := bubbleClock()
-				b := newRateLimit(gateListener, tt.rate, nil, clock).join(allHosts)
+				b := NewLimit(GateListener, tt.rate, nil, clock).join(allHosts)
 				clients := make([]*fakeWaiter, 3)
 				for i := range clients {
 					f := &fakeWaiter{send: func(f *fakeWaiter) {
-						b.chargeCall(clock(), tt.octet/2, &f.client.waiter)
+						b.chargeCall(clock(), tt.octet/2, &f.client.Waiter)
 						b.chargeReply(clock(), tt.octet-tt.octet/2)
 					}}
-					f.open(&Host{})
+					f.open(crowd.Host(1 + i))
 					clients[i] = f
 					f.run()
 				}
@@ -63,18 +65,18 @@ func TestBucketKeepsTheRate(t *testing.T) {
 func TestBucketAndIdleClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		clock := bubbleClock()
-		b := newRateLimit(gateListener, Rate{Calls: 100}, nil, clock).join(allHosts)
+		b := NewLimit(GateListener, Rate{Calls: 100}, nil, clock).join(allHosts)
 		var clients []*fakeWaiter
 		for i := range 20 {
 			f := &fakeWaiter{send: func(f *fakeWaiter) {
-				b.chargeCall(clock(), 0, &f.client.waiter)
+				b.chargeCall(clock(), 0, &f.client.Waiter)
 				f.idle = i > 0 // one Call
 			}}
-			f.open(&Host{})
+			f.open(crowd.Host(1 + len(clients)))
 			clients = append(clients, f)
 			b.mu.Lock()
 			b.charge(clock(), 10, 0)
-			f.client.waitAt(gateListener, &b.gate)
+			f.client.WaitAt(GateListener, &b.gate)
 			b.arm(1)
 			b.mu.Unlock()
 		}

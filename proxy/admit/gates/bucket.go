@@ -1,4 +1,4 @@
-package admit
+package gates
 
 import (
 	"maps"
@@ -25,9 +25,9 @@ type Rate struct {
 	Octets int64 // of Calls and their Replies together, in a second
 }
 
-// A rateLimit is a Rate with a bucket for each address, or with one for all. What counts as an address is a crowd.Host,
+// A Limit is a Rate with a bucket for each address, or with one for all. What counts as an address is a crowd.Host,
 // as everywhere: who has one address of an IPv6 /64 can have them all.
-type rateLimit struct {
+type Limit struct {
 	rate     Rate             // constant, as the next six
 	kind     Reason           // of the gates where clients wait
 	waits    *metrics.Counter // times that clients began to wait
@@ -43,15 +43,15 @@ type rateLimit struct {
 // allHosts is where the bucket for all addresses is.
 const allHosts crowd.Host = 0
 
-// sweepBuckets is the number of buckets from which on a rateLimit looks for buckets that no client needs any more.
+// sweepBuckets is the number of buckets from which on a Limit looks for buckets that no client needs any more.
 const sweepBuckets = 64
 
-// newRateLimit returns the limit of r, or nil if r is none.
-func newRateLimit(kind Reason, r Rate, waits *metrics.Counter, clock func() int64) *rateLimit {
+// NewLimit returns the limit of r, or nil if r is none.
+func NewLimit(kind Reason, r Rate, waits *metrics.Counter, clock func() int64) *Limit {
 	if r == (Rate{}) {
 		return nil
 	}
-	l := &rateLimit{rate: r, kind: kind, waits: waits, clock: clock, atOnce: 1, buckets: make(map[crowd.Host]*bucket)}
+	l := &Limit{rate: r, kind: kind, waits: waits, clock: clock, atOnce: 1, buckets: make(map[crowd.Host]*bucket)}
 	if r.Calls > 0 {
 		l.perCall = int64(time.Second) / int64(r.Calls)
 		l.atOnce = max(1, int(int64(r.Calls)*int64(rateTick)/int64(time.Second)))
@@ -63,7 +63,7 @@ func newRateLimit(kind Reason, r Rate, waits *metrics.Counter, clock func() int6
 }
 
 // changed returns l if next is the same limit, and otherwise next.
-func (l *rateLimit) changed(next *rateLimit) *rateLimit {
+func (l *Limit) changed(next *Limit) *Limit {
 	if l != nil && next != nil && l.rate == next.rate {
 		return l
 	}
@@ -71,7 +71,7 @@ func (l *rateLimit) changed(next *rateLimit) *rateLimit {
 }
 
 // lift ends the limit for all.
-func (l *rateLimit) lift() {
+func (l *Limit) lift() {
 	if l == nil {
 		return
 	}
@@ -84,7 +84,7 @@ func (l *rateLimit) lift() {
 }
 
 // join returns the bucket of h and counts another connection.
-func (l *rateLimit) join(h crowd.Host) *bucket {
+func (l *Limit) join(h crowd.Host) *bucket {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	b := l.buckets[h]
@@ -100,7 +100,7 @@ func (l *rateLimit) join(h crowd.Host) *bucket {
 }
 
 // sweep removes the buckets of addresses that have no connection and owe nothing. l.mu is held.
-func (l *rateLimit) sweep() {
+func (l *Limit) sweep() {
 	now := l.clock()
 	maps.DeleteFunc(l.buckets, func(_ crowd.Host, b *bucket) bool {
 		b.mu.Lock()
@@ -115,13 +115,13 @@ func (l *rateLimit) sweep() {
 //
 // It is safe for concurrent use.
 type bucket struct {
-	limit *rateLimit // constant
-	refs  int        // connections; guarded by limit.mu
+	limit *Limit // constant
+	refs  int    // connections; guarded by limit.mu
 
 	mu     sync.Mutex      // guards the rest; a leaf
 	calls  ratelimit.Meter // on the clock of the loops, as the next
 	octets ratelimit.Meter
-	gate   gate
+	gate   Gate
 	timer  bool // tick is due
 	lifted bool // the limit is not in force any more
 }
@@ -148,11 +148,11 @@ func (b *bucket) wait(now int64) int64 {
 }
 
 // chargeCall charges a Call of n octets of w, and makes w wait if the next Call may not come yet.
-func (b *bucket) chargeCall(now int64, n int, w *waiter) {
+func (b *bucket) chargeCall(now int64, n int, w *Waiter) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.charge(now, 1, n)
-	if wait := b.wait(now); wait > 0 && w.waitAt(b.limit.kind, &b.gate) != nil {
+	if wait := b.wait(now); wait > 0 && w.WaitAt(b.limit.kind, &b.gate) != nil {
 		b.limit.waits.Inc()
 		b.arm(wait)
 	}
@@ -179,17 +179,17 @@ func (b *bucket) tick() {
 	now := b.limit.clock()
 	b.mu.Lock()
 	b.timer = false
-	var next *ticket
+	var next *Ticket
 	wait := b.wait(now)
 	if wait <= 0 {
-		next = b.gate.remove(b.limit.atOnce)
+		next = b.gate.Remove(b.limit.atOnce)
 		wait = int64(rateTick)
 	}
 	if b.gate.n > 0 {
 		b.arm(wait)
 	}
 	b.mu.Unlock()
-	runAll(next)
+	RunAll(next)
 }
 
 // lift admits the clients that wait, because the limit is not in force any more. Clients that still have the bucket are
@@ -197,7 +197,7 @@ func (b *bucket) tick() {
 func (b *bucket) lift() {
 	b.mu.Lock()
 	b.lifted, b.calls, b.octets = true, ratelimit.Meter{}, ratelimit.Meter{}
-	next := b.gate.remove(b.gate.n)
+	next := b.gate.Remove(b.gate.n)
 	b.mu.Unlock()
-	runAll(next)
+	RunAll(next)
 }

@@ -1,4 +1,4 @@
-package admit
+package gates
 
 import "github.com/rdmabridge/rdmabridge/internal/loop"
 
