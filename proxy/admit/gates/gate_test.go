@@ -44,13 +44,6 @@ func (f *fakeWaiter) Resume() {
 	}
 }
 
-// n is how many Calls the client has sent.
-func (f *fakeWaiter) n() int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.sent
-}
-
 // open prepares the client, which is one of h.
 func (f *fakeWaiter) open(h crowd.Host) { f.client.Waiter = MakeWaiter(f, h) }
 
