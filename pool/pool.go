@@ -101,6 +101,7 @@ type Pool struct {
 	shared
 	closed   bool
 	since    time.Time // when the pool lost its last usable connection; zero while it has one, or all seats sleep
+	wasDown  time.Time // what since was before firstUp
 	firstUp  time.Time // when a connection came up while there was no other
 	need     int       // connections that stay although no Call uses them, if Options.Idle is set
 	asleep   int       // seats that sleep

@@ -191,11 +191,7 @@ func (s *Seat) setMember(m Member, endpoint string, generation int, unwanted boo
 	s.count()
 	s.endpoint = endpoint
 	s.since = time.Now()
-	s.lastErr = nil
 	s.generation = generation
-	if !p.since.IsZero() {
-		p.since, p.firstUp = time.Time{}, s.since
-	}
 	p.metrics.connections.Add(1)
 	s.slowStart = true
 	p.slowStart.Connected()
@@ -204,6 +200,15 @@ func (s *Seat) setMember(m Member, endpoint string, generation int, unwanted boo
 	}
 	p.reassignQueues()
 }
+
+// briefly is how long the only connection of a pool lasts at most, without an answer to a Call of a client, that does
+// not end the time for which the pool was down before: the server, or something before it, accepts connections, answers
+// a NULL Call and ends them, again and again.
+const briefly = 3 * time.Second
+
+// isUp reports whether the seat has a connection on which the server has answered. Before that nobody knows whether
+// it is a server at all. The caller holds pool.mu.
+func (s *Seat) isUp() bool { return s.member != nil && s.granted == nil }
 
 // clearMember stops dispatching to the seat's connection, which goes on or ends. The caller
 // holds p.mu.
@@ -217,8 +222,11 @@ func (s *Seat) clearMember() {
 	s.since = time.Now()
 	p := s.pool
 	p.metrics.connections.Add(-1)
-	if !p.connected() {
-		p.since = time.Now()
+	if !p.since.IsZero() || p.connected() {
+		return
+	}
+	if p.since = s.since; s.lastAnswer == 0 && s.since.Sub(p.firstUp) < briefly && !p.wasDown.IsZero() {
+		p.since = p.wasDown
 	}
 }
 

@@ -114,15 +114,8 @@ func (p *Pool) calm() {
 	}
 }
 
-// connected reports whether a seat has a connection. The caller holds p.mu.
-func (p *Pool) connected() bool {
-	for _, s := range p.seats {
-		if s.member != nil {
-			return true
-		}
-	}
-	return false
-}
+// connected reports whether a seat has a connection that is up. The caller holds p.mu.
+func (p *Pool) connected() bool { return slices.ContainsFunc(p.seats, (*Seat).isUp) }
 
 // usedBy is the age for wake if e needs the seat. The caller holds p.mu.
 func (p *Pool) usedBy(e *Entry) uint32 {
@@ -288,8 +281,13 @@ func (s *Seat) atPreferred() bool {
 // arrived notes that the connection of s has got its first credits, which the flows may use. The
 // caller holds pool.mu.
 func (s *Seat) arrived() {
-	if s.pool.opts.Idle > 0 {
-		s.pool.arrivals++
+	p := s.pool
+	s.lastErr = nil
+	if !p.since.IsZero() {
+		p.wasDown, p.since, p.firstUp = p.since, time.Time{}, time.Now()
+	}
+	if p.opts.Idle > 0 {
+		p.arrivals++
 	}
 }
 

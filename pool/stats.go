@@ -6,7 +6,7 @@ import "time"
 type Stats struct {
 	Name        string
 	Connections []SeatStats
-	Usable      int           // connections that are up
+	Usable      int           // connections that are up: the server has answered on them
 	Asleep      int           // seats that sleep, because the pool does not need their connections; 0 before Start
 	Granted     int           // credits of the usable connections
 	Outstanding int           // Calls on the usable connections
@@ -32,12 +32,13 @@ func (p *Pool) Busy() bool {
 // SeatStats describe a seat at one moment.
 type SeatStats struct {
 	Endpoint    string
-	Up          bool // Calls may be dispatched to it
+	Up          bool // the server has answered, and Calls may be dispatched to it
 	Asleep      bool // the pool does not need the connection
 	Granted     int  // 0 unless Up is set
 	Outstanding int  // Calls, also on a connection that another one has replaced
 	Since       time.Time
-	LastError   string
+	LastError   error  // nil for none, and once the server has answered on the next connection
+	Mute        bool   // there is a connection, and the server has not answered on it yet
 	Member      Member // the connection; nil for none
 }
 
@@ -70,12 +71,12 @@ func (p *Pool) Stats() Stats {
 // stats describes s. The credits that a connection was granted count while Calls may be dispatched to it,
 // and no longer: of a server that is down, all of them together are 0, and so is each.
 func (s *Seat) stats(started bool) SeatStats {
-	ss := SeatStats{Endpoint: s.endpoint, Up: s.member != nil, Asleep: s.asleep && started, Outstanding: s.inUse, Since: s.since, Member: s.open}
+	ss := SeatStats{
+		Endpoint: s.endpoint, Up: s.isUp(), Asleep: s.asleep && started, Outstanding: s.inUse, Since: s.since, Member: s.open,
+		LastError: s.lastErr, Mute: s.member != nil && !s.isUp(),
+	}
 	if ss.Up {
 		ss.Granted = s.grant
-	}
-	if s.lastErr != nil {
-		ss.LastError = s.lastErr.Error()
 	}
 	return ss
 }

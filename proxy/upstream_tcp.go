@@ -354,7 +354,10 @@ func (m *tcpConn) Closed(_ *tcpframe.Conn, err error) {
 	}
 	m.seat.Closing(m)
 	m.probe.End(err)
-	if m.oldest == nil && m.latest != 0 && errors.Is(err, io.EOF) {
+	switch {
+	case m.latest == 0:
+		err = upstream.Unanswered(err)
+	case m.oldest == nil && errors.Is(err, io.EOF):
 		err = reach.ErrIdleClosed
 	}
 	m.u.Ends.Count(err)

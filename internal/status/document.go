@@ -183,6 +183,7 @@ type Upstream struct {
 	State       UpstreamState     `json:"state"`
 	DownSince   *time.Time        `json:"down_since,omitempty"`
 	LastError   string            `json:"last_error,omitempty"` // why it has no connection, or the last connection failed
+	Fault       string            `json:"fault,omitempty"`      // code of the problem that names LastError; "" for none of its own
 	Endpoints   []Endpoint        `json:"endpoints"`
 	Credits     Credits           `json:"credits"`     // of all usable connections together
 	Connections []Connection      `json:"connections"` // all of them; not in documents that were asked for without

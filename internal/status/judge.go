@@ -42,6 +42,7 @@ const (
 	CodeDraining       = "draining"
 	CodeListenerDown   = "listener_down"
 	CodeUpstreamDown   = "upstream_down"
+	CodeProtocol       = "upstream_protocol"
 	CodeDegraded       = "upstream_degraded"
 	CodeEjected        = "endpoint_ejected"
 	CodeStarved        = "credits_starved"
@@ -64,7 +65,7 @@ const (
 
 // Codes are the codes of all problems.
 var Codes = []string{
-	CodeNotReady, CodeDraining, CodeListenerDown, CodeUpstreamDown, CodeDegraded, CodeEjected, CodeStarved, CodeServerSlow, CodeStuck,
+	CodeNotReady, CodeDraining, CodeListenerDown, CodeUpstreamDown, CodeProtocol, CodeDegraded, CodeEjected, CodeStarved, CodeServerSlow, CodeStuck,
 	CodeClientSlow, CodeMemoryShort, CodeClientsRefused, CodeRateLimited, CodeWireLossy, CodeSlowStart, CodeRestartNeeded,
 	CodeConfigRefused, CodeDescriptors, CodeCertificate, CodeCA, CodeCRL, CodeTLSFiles,
 }
@@ -100,6 +101,7 @@ type judge struct {
 	before *Document // nil if there is none to compare with
 	span   float64   // seconds between both; 0 if before is nil
 	found  []Problem
+	down   bool // an upstream is, and a problem says so
 }
 
 // add adds a problem. text and advice are whole sentences; commands in advice stand between backquotes.
@@ -177,7 +179,7 @@ func (j *judge) memory() {
 func (j *judge) process() {
 	d := j.now
 	// A bridge needs a moment to connect; three seconds are more than the handshake of any provider.
-	if d.State == NotReady && !j.has(CodeUpstreamDown, "") && d.Time.Sub(d.Started) >= 3*time.Second {
+	if d.State == NotReady && !j.down && d.Time.Sub(d.Started) >= 3*time.Second {
 		j.add(Critical, CodeNotReady, "", fmt.Sprintf("The bridge is not ready: %s.", stop(d.NotReady)), "`rdmabridge upstreams` shows what is missing.")
 	}
 	if d.State == Draining {

@@ -46,7 +46,7 @@ func (j *judge) upstream(u *Upstream) {
 	j.tlsFiles(u.TLS, tlsOwner{"upstream", u.Name, "its servers refuse it when the bridge connects", "its servers"})
 	j.endpoints(u)
 	if u.State == Down {
-		j.down(u)
+		j.isDown(u)
 		return
 	}
 	// Both: a connection that is lost is made again within seconds.
@@ -67,8 +67,8 @@ func (j *judge) upstream(u *Upstream) {
 	}
 }
 
-// down judges an upstream without a connection.
-func (j *judge) down(u *Upstream) {
+// isDown judges an upstream without a connection.
+func (j *judge) isDown(u *Upstream) {
 	since := "for some time"
 	if u.DownSince != nil {
 		d := j.now.Time.Sub(*u.DownSince)
@@ -77,8 +77,27 @@ func (j *judge) down(u *Upstream) {
 		}
 		since = "for " + seconds(d.Seconds())
 	}
-	j.add(Critical, CodeUpstreamDown, u.Name, fmt.Sprintf("Upstream %s has been down %s: no connection to it is there, so its Calls wait or fail.%s", u.Name, since, lastError(u)),
-		"Look at the server and at the network to "+addresses(u)+"; "+j.doctor()+" tries each endpoint and says what is wrong.")
+	j.down = true
+	code, what := CodeUpstreamDown, "no connection to it is there"
+	advice := "Look at the server and at the network to " + addresses(u) + "; " + j.doctor() + " tries each endpoint and says what is wrong."
+	if u.Fault == CodeProtocol {
+		code, what = u.Fault, "what listens at "+addresses(u)+" does not answer as NFS over "+strings.ToUpper(u.Transport)+" does"
+		advice = "Look at `endpoints` and `transport` of the upstream. " + usualPort(u) + " " + j.doctor() + " asks what listens there."
+	}
+	j.add(Critical, code, u.Name, fmt.Sprintf("Upstream %s has been down %s: %s, so its Calls wait or fail.%s", u.Name, since, what, lastError(u)), advice)
+}
+
+// usualPort says where NFS is as a rule, and whether an endpoint of u looks mistaken.
+func usualPort(u *Upstream) string {
+	for i := range u.Endpoints {
+		switch a := u.Endpoints[i].Address; {
+		case u.Transport == "rdma" && strings.HasSuffix(a, ":2049"):
+			return "Port 2049 is usually NFS over TCP; NFS/RDMA is usually at 20049."
+		case u.Transport == "tcp" && strings.HasSuffix(a, ":20049"):
+			return "Port 20049 is usually NFS/RDMA; NFS over TCP is usually at 2049."
+		}
+	}
+	return "NFS over TCP is usually at port 2049, and NFS/RDMA at 20049. A load balancer without servers behind it looks the same."
 }
 
 // endpoints judges the endpoints of u.

@@ -17,7 +17,7 @@ func (u *Upstream) Status(by *observe.Asker, all bool, ops []status.Operation) s
 		Name: u.Name, Transport: observe.Transport(u.IsRDMA), Mode: o.Mode.String(), State: st.state(),
 		Endpoints: u.Endpoints.Status(),
 		Credits:   st.credits, Usable: st.usable, Wanted: st.wanted, Asleep: st.asleep,
-		Pinned: u.Lanes.Pinned(), Sessions: u.Lanes.Table.Sessions(), LastError: st.lastError,
+		Pinned: u.Lanes.Pinned(), Sessions: u.Lanes.Table.Sessions(), LastError: text(st.lastError), Fault: fault(st.lastError),
 		Stuck: u.poolMetrics.Stuck(), Stalled: st.stalled, OldestCall: st.oldest.Seconds(), TCP: st.tcp,
 		Calls: map[string]uint64{
 			"replied": u.replied.Value(), "lost": u.failures[FailureLost].Value(), "error": u.failures[FailureError].Value(),
@@ -64,7 +64,7 @@ type upstreamStats struct {
 	downSince              time.Time // zero unless no connection is there that should be
 	credits                status.Credits
 	connections            []status.Connection
-	lastError              string // of the connection that was lost last, and has not come back
+	lastError              error // of the connection that was lost last, and has not come back
 	errorAt                time.Time
 	credited               int // what a connection asks for
 	stalled                int // connections
@@ -148,9 +148,13 @@ func (st *upstreamStats) add(o pool.Stats, kind string, clients int) {
 
 // connection adds a connection.
 func (st *upstreamStats) connection(s *pool.SeatStats, kind string, clients int) *status.Connection {
+	why := s.LastError
+	if why == nil && s.Mute {
+		why = errMute
+	}
 	c := status.Connection{
 		Kind: kind, Endpoint: s.Endpoint, State: status.ConnectionDown, Since: s.Since, Clients: clients,
-		LastError: s.LastError,
+		LastError: text(why),
 		Credits:   status.Credits{Granted: s.Granted, Used: s.Outstanding},
 	}
 	m, _ := s.Member.(Conn)
@@ -169,8 +173,8 @@ func (st *upstreamStats) connection(s *pool.SeatStats, kind string, clients int)
 	}
 	if s.Up {
 		c.Credits.Requested = st.credited
-	} else if s.LastError != "" && s.Since.After(st.errorAt) {
-		st.lastError, st.errorAt = s.LastError, s.Since
+	} else if why != nil && s.Since.After(st.errorAt) {
+		st.lastError, st.errorAt = why, s.Since
 	}
 	st.connections = append(st.connections, c)
 	return &st.connections[len(st.connections)-1]
