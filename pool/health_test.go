@@ -157,10 +157,10 @@ func cityPool(t *testing.T, o Options, priority bool, down ...string) (*Pool, *c
 	return startPool(t, o, d, &owner{}), d
 }
 
-// at returns the endpoints of the usable connections of p, in order.
+// at returns the endpoints of the connections of p that take Calls, or will when the server answers, in order.
 func at(p *Pool) (list []string) {
 	for _, s := range p.Stats().Connections {
-		if s.Up {
+		if s.Up || s.Mute {
 			list = append(list, s.Endpoint)
 		}
 	}
@@ -806,5 +806,44 @@ func TestRenewMute(t *testing.T) {
 		d.setMute("b", false)
 		time.Sleep(time.Minute)
 		wantAt(t, p, "b answers", "b", "b", "b", "b")
+	})
+}
+
+// TestDownUntilAnswered: a pool is down until the server answers on a connection, and stays so while the server answers once
+// and ends the connection soon, without an answer to a Call.
+func TestDownUntilAnswered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := newCityDialer()
+		d.mute["a"] = true
+		began := time.Now()
+		p, _ := cityAt(t, d, Options{Connections: 1, Endpoints: []string{"a"}}, false)
+		want := func(why string, since time.Time) {
+			t.Helper()
+			synctest.Wait()
+			if st := p.Stats(); !st.DownSince.Equal(since) || (st.Usable == 0) == since.IsZero() {
+				t.Errorf("%s: down since %v with %d connections, want %v", why, st.DownSince, st.Usable, since)
+			}
+		}
+		for range 3 {
+			time.Sleep(10 * time.Second)
+			want("the server answers nothing", began)
+			d.lose("a", errLost)
+			d.set("a", false)
+		}
+		for range 3 {
+			time.Sleep(10 * time.Second)
+			d.setMute("a", false)
+			want("the server has answered", time.Time{})
+			time.Sleep(time.Second)
+			d.setMute("a", true)
+			d.lose("a", errLost)
+			want("the server ends the connection at once", began)
+			d.set("a", false)
+		}
+		d.setMute("a", false)
+		time.Sleep(time.Minute)
+		want("the server is well", time.Time{})
+		d.lose("a", errLost)
+		want("the connection is lost", time.Now())
 	})
 }
