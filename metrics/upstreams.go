@@ -139,6 +139,13 @@ var (
 		Name: "upstream_oldest_call_seconds", Labels: ofUpstream,
 		Help: "Time since the oldest Call that the upstream has not answered was sent; 0 for none.",
 	})
+	UpstreamFault = gauge(Definition{
+		Name: "upstream_fault", Labels: upstreamAnd(Label{Name: "fault", Help: "what, as in the problem of this code", Values: []Value{
+			{"upstream_protocol", "it has no connection, because something else listens at its port"},
+			{"upstream_tls", "it has no connection, because TLS does not come about, or its server refuses NULL Calls without TLS with AUTH_TOOWEAK"},
+		}}),
+		Help: "1 while something is wrong with the upstream that the bridge knows by name; otherwise 0.",
+	})
 	UpstreamGSSHeldCalls = counter(Definition{
 		Name: "upstream_gss_held_calls_total", Labels: ofUpstream,
 		Help: "Calls under RPCSEC_GSS that waited because pool.gss_window Calls of their context were outstanding.",

@@ -297,6 +297,9 @@ func (m *tcpConn) Record(_ *tcpframe.Conn, b tcpframe.Buffer) {
 		return
 	}
 	if ok && m.probe.Is(xid) {
+		var r oncrpc.Reply
+		weak := oncrpc.ParseReply(msg, &r) == nil && r.Denied && r.RejectStat == oncrpc.AuthError && r.AuthStat == oncrpc.AuthTooWeak
+		m.u.Watch.TooWeak(weak && m.conn.TLS() == nil)
 		b.Release()
 		m.probed()
 		return
@@ -346,6 +349,9 @@ func (m *tcpConn) replied(c *call, msg []byte, lease releaser) {
 // Closed is part of tcpframe.RecordHandler.
 func (m *tcpConn) Closed(_ *tcpframe.Conn, err error) {
 	m.ending = true
+	if m.latest == 0 {
+		err = upstream.Unanswered(err, m.conn.TLS() != nil)
+	}
 	if m.tls.Closed(err) {
 		return
 	}
@@ -354,10 +360,7 @@ func (m *tcpConn) Closed(_ *tcpframe.Conn, err error) {
 	}
 	m.seat.Closing(m)
 	m.probe.End(err)
-	switch {
-	case m.latest == 0:
-		err = upstream.Unanswered(err)
-	case m.oldest == nil && errors.Is(err, io.EOF):
+	if m.oldest == nil && m.latest != 0 && errors.Is(err, io.EOF) {
 		err = reach.ErrIdleClosed
 	}
 	m.u.Ends.Count(err)

@@ -184,6 +184,7 @@ type Upstream struct {
 	DownSince   *time.Time        `json:"down_since,omitempty"`
 	LastError   string            `json:"last_error,omitempty"` // why it has no connection, or the last connection failed
 	Fault       string            `json:"fault,omitempty"`      // code of the problem that names LastError; "" for none of its own
+	TooWeak     bool              `json:"too_weak,omitempty"`   // it refuses NULL Calls without TLS with AUTH_TOOWEAK
 	Endpoints   []Endpoint        `json:"endpoints"`
 	Credits     Credits           `json:"credits"`     // of all usable connections together
 	Connections []Connection      `json:"connections"` // all of them; not in documents that were asked for without

@@ -43,6 +43,8 @@ const (
 	CodeListenerDown   = "listener_down"
 	CodeUpstreamDown   = "upstream_down"
 	CodeProtocol       = "upstream_protocol"
+	CodeTLS            = "upstream_tls"
+	CodeNoRoute        = "program_without_route"
 	CodeDegraded       = "upstream_degraded"
 	CodeEjected        = "endpoint_ejected"
 	CodeStarved        = "credits_starved"
@@ -65,7 +67,7 @@ const (
 
 // Codes are the codes of all problems.
 var Codes = []string{
-	CodeNotReady, CodeDraining, CodeListenerDown, CodeUpstreamDown, CodeProtocol, CodeDegraded, CodeEjected, CodeStarved, CodeServerSlow, CodeStuck,
+	CodeNotReady, CodeDraining, CodeListenerDown, CodeUpstreamDown, CodeProtocol, CodeTLS, CodeNoRoute, CodeDegraded, CodeEjected, CodeStarved, CodeServerSlow, CodeStuck,
 	CodeClientSlow, CodeMemoryShort, CodeClientsRefused, CodeRateLimited, CodeWireLossy, CodeSlowStart, CodeRestartNeeded,
 	CodeConfigRefused, CodeDescriptors, CodeCertificate, CodeCA, CodeCRL, CodeTLSFiles,
 }
@@ -84,6 +86,7 @@ func Judge(now, before *Document) []Problem {
 	for i := range now.Upstreams {
 		j.upstream(&now.Upstreams[i])
 	}
+	j.routes()
 	j.clients()
 	j.memory()
 	j.process()

@@ -84,6 +84,71 @@ func TestJudge(t *testing.T) {
 	}{
 		{"healthy", func(scene) {}, "", nil},
 
+		{"what listens is no NFS", func(s scene) {
+			u, _ := s.upstream()
+			u.State, u.DownSince, u.Transport, u.Fault, u.LastError = Down, ago(s, 4*time.Second), "rdma", CodeProtocol, "it speaks HTTP"
+			u.Endpoints = []Endpoint{{Address: "10.1.0.9:2049"}}
+		}, "critical upstream_protocol storage", []string{"down for 4 s", "what listens at 10.1.0.9:2049 does not answer as NFS over RDMA does", "it speaks HTTP"}},
+		{"TLS fails", func(s scene) {
+			u, _ := s.upstream()
+			u.State, u.DownSince, u.Fault, u.LastError = Down, ago(s, 4*time.Second), CodeTLS, "the peer requires a certificate"
+		}, "critical upstream_tls storage", []string{"TLS with its server", "the peer requires a certificate"}},
+		{"TLS is required", func(s scene) {
+			u, _ := s.upstream()
+			u.TooWeak = true
+			for i := range s.now.Operations {
+				o, old := &s.now.Operations[i], &s.before.Operations[i]
+				o.Statuses = map[string]uint64{ClassAuthError: o.Calls - old.Calls + old.Statuses[ClassAuthError]}
+			}
+		}, "critical upstream_tls storage", []string{"requires TLS"}},
+		{"NULL Calls without Kerberos are refused", func(s scene) {
+			u, _ := s.upstream()
+			u.TooWeak = true
+		}, "", nil},
+
+		{"MOUNT without a route", func(s scene) {
+			s.now.Upstreams = append(s.now.Upstreams, Upstream{Name: "mountd", State: Asleep})
+			s.now.Operations = append(s.now.Operations,
+				Operation{Listener: "nfs", Program: "mount", Version: 3, Operation: "NULL", Statuses: map[string]uint64{ClassProgUnavail: 2}},
+				Operation{Listener: "nfs", Program: "mount", Version: 1, Operation: "NULL", Statuses: map[string]uint64{ClassProgUnavail: 2}})
+		}, "warning program_without_route nfs", []string{"MOUNT", "PROG_UNAVAIL", "cannot mount"}},
+		{"NLM without a route, a while ago", func(s scene) {
+			o := Operation{Listener: "nfs", Program: "nlm", Version: 4, Operation: "NULL", Statuses: map[string]uint64{ClassProgUnavail: 2}}
+			s.now.Operations, s.before.Operations = append(s.now.Operations, o), append(s.before.Operations, o)
+		}, "notice program_without_route nfs", []string{"no locks"}},
+		{"NFSACL without a route", func(s scene) {
+			s.now.Operations = append(s.now.Operations, Operation{Listener: "nfs", Program: "nfsacl", Version: 3, Operation: "NULL", Statuses: map[string]uint64{ClassProgUnavail: 1}})
+		}, "notice program_without_route nfs", nil},
+		{"a server without NFSACL", func(s scene) {
+			s.now.Operations = append(s.now.Operations, Operation{Listener: "nfs", Upstream: "storage", Program: "nfsacl", Version: 3, Operation: "NULL", Statuses: map[string]uint64{ClassProgUnavail: 1}})
+		}, "", nil},
+		{"a rule hides NLM", func(s scene) {
+			l, _ := s.listener()
+			l.Rules = []Rule{{Verdict: "deny", Effect: "deny: PROG_UNAVAIL"}}
+			s.now.Operations = append(s.now.Operations, Operation{Listener: "nfs", Program: "nlm", Version: 4, Operation: "NULL", Statuses: map[string]uint64{ClassProgUnavail: 1}})
+		}, "", nil},
+
+		{"after an outage", func(s scene) {
+			u, old := s.upstream()
+			since := s.before.Time.Add(-40 * time.Second)
+			old.State, old.DownSince, old.Usable, old.LastError = Down, &since, 0, "connection timed out"
+			u.Phases.Calls = old.Phases.Calls + 50
+			spend(&u.Phases, &old.Phases, 0.1, 33, 20e-6)
+			spend(&s.now.Operations[0].Phases, &s.before.Operations[0].Phases, 0, 33, 0)
+		}, "notice upstream_down storage", []string{"is back", "connection timed out"}},
+		{"after a connection that nothing came on", func(s scene) {
+			u, old := s.upstream()
+			u.Replays, u.Disconnects = old.Replays+2, map[string]uint64{"silent": 1}
+			u.Phases.Calls = old.Phases.Calls + 50
+			spend(&u.Phases, &old.Phases, 0.1, 20, 20e-6)
+		}, "", nil},
+		{"a network that was away for less than a connection lasts", func(s scene) {
+			u, old := s.upstream()
+			u.Phases.Calls = old.Phases.Calls + 50
+			u.TCP.Retransmits = old.TCP.Retransmits + 5
+			spend(&u.Phases, &old.Phases, 0, 8, 20e-6)
+		}, "warning server_slow storage", []string{"lost a few segments meanwhile (5 were sent again)"}},
+
 		// The four troubles.
 		{"slow disk", func(s scene) {
 			u, old := s.upstream()

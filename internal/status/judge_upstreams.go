@@ -35,6 +35,9 @@ const (
 	lossyShare = 0.002
 	lateShare  = 0.005
 	lossyLeast = 10
+	// lossySlow is the mean time of a Call in seconds that a few lost segments may explain: the kernel sends them again after
+	// 200 ms, twice that, and so on, for as long as the network is away.
+	lossySlow = 1.0
 )
 
 // upstream judges one upstream.
@@ -54,11 +57,15 @@ func (j *judge) upstream(u *Upstream) {
 		j.add(Warning, CodeDegraded, u.Name, fmt.Sprintf("Upstream %s has only %d of %d connections.%s Calls go over the others.", u.Name, u.Usable, u.Wanted, lastError(u)),
 			"`rdmabridge upstreams --connections` shows which are missing; "+j.doctor()+" tries each endpoint.")
 	}
+	j.tooWeak(u)
 	j.stuck(u)
 	if old == nil {
 		return
 	}
 	j.wire(u, old)
+	if j.interrupted(u, old) {
+		return
+	}
 	if !j.has(CodeWireLossy, u.Name) {
 		j.server(u, old)
 	}
@@ -80,11 +87,45 @@ func (j *judge) isDown(u *Upstream) {
 	j.down = true
 	code, what := CodeUpstreamDown, "no connection to it is there"
 	advice := "Look at the server and at the network to " + addresses(u) + "; " + j.doctor() + " tries each endpoint and says what is wrong."
-	if u.Fault == CodeProtocol {
+	switch u.Fault {
+	case CodeTLS:
+		code, what = u.Fault, "TLS with its server does not come about"
+		advice = "Look at `tls` of the upstream and at the certificates of both sides: `openssl x509 -noout -subject -issuer -dates -in FILE`. " + j.doctor() + " tries it; docs/tls.md has the settings."
+	case CodeProtocol:
 		code, what = u.Fault, "what listens at "+addresses(u)+" does not answer as NFS over "+strings.ToUpper(u.Transport)+" does"
 		advice = "Look at `endpoints` and `transport` of the upstream. " + usualPort(u) + " " + j.doctor() + " asks what listens there."
 	}
 	j.add(Critical, code, u.Name, fmt.Sprintf("Upstream %s has been down %s: %s, so its Calls wait or fail.%s", u.Name, since, what, lastError(u)), advice)
+}
+
+// interrupted reports whether Calls that were answered between both documents have waited for a connection that was
+// lost. That time counts from when they were first sent, and is neither the server's nor that of credits.
+func (j *judge) interrupted(u, old *Upstream) bool {
+	lost := func(reason string) bool { return u.Disconnects[reason] > old.Disconnects[reason] }
+	if old.State != Down || old.DownSince == nil || j.before.Time.Sub(*old.DownSince) < downFor {
+		return u.Replays > old.Replays && (lost("silent") || lost("other"))
+	}
+	j.add(Notice, CodeUpstreamDown, u.Name, fmt.Sprintf("Upstream %s is back; it was down from %s on. Calls that waited for it were answered late.%s", u.Name, utc(*old.DownSince), lastError(old)),
+		"Nothing is to be done if you know why; the log has the line `connected to upstream`.")
+	return true
+}
+
+// tooWeak judges a server that wants TLS of a bridge without it.
+func (j *judge) tooWeak(u *Upstream) {
+	if !u.TooWeak {
+		return
+	}
+	var before []Operation
+	if j.before != nil {
+		before = j.before.Operations
+	}
+	for o, old := range Beside(j.now.Operations, before, (*Operation).Key) {
+		if o.Upstream == u.Name && o.Calls-o.Statuses[ClassAuthError] > old.Calls-old.Statuses[ClassAuthError] {
+			return // it is the NULL Call without Kerberos that it refuses
+		}
+	}
+	j.add(Critical, CodeTLS, u.Name, fmt.Sprintf("The server of upstream %s refuses Calls with AUTH_TOOWEAK, a NULL Call too: it requires TLS, and the bridge connects without.", u.Name),
+		"Give the upstream `tls: {mode: required}` and the `ca` of the server; docs/tls.md. A bridge there may also have a rule that denies Calls without Kerberos: its log says which.")
 }
 
 // usualPort says where NFS is as a rule, and whether an endpoint of u looks mistaken.
@@ -196,6 +237,9 @@ func (j *judge) server(u, old *Upstream) {
 	case u.TCP.RTT >= mean/2:
 		text += fmt.Sprintf(" The network alone takes %s for a round trip, so look there first.", duration(u.TCP.RTT))
 		advice = "Look at the way to the server: `ping`, `ss -ti` and the load of the links. `rdmabridge upstreams` shows the round-trip time."
+	case old.TCP != nil && u.TCP.Retransmits-u.TCP.Needless > old.TCP.Retransmits-old.TCP.Needless && mean >= lossySlow:
+		text += fmt.Sprintf(" The network lost a few segments meanwhile (%d were sent again), which may be why.", u.TCP.Retransmits-u.TCP.Needless-(old.TCP.Retransmits-old.TCP.Needless))
+		advice = "Look at the way to the server: `ping`, `ss -ti` and the load of the links. If the network is well, look at the load of the server and its disks."
 	default:
 		text += fmt.Sprintf(" The network is fine (%s for a round trip, no loss), so it is the server or its storage.", duration(u.TCP.RTT))
 	}

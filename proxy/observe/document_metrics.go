@@ -98,6 +98,10 @@ func (m *DocumentMetrics) upstream(u *status.Upstream) {
 	m.gauge(metrics.UpstreamCreditsRequested, int64(u.Credits.Requested), u.Name)
 	m.reach(metrics.UpstreamCreditsStarvedSeconds, uint64(u.Credits.Starved*1e9), u.Name)
 	m.gauge(metrics.UpstreamOldestCallSeconds, int64(u.OldestCall*1e9), u.Name)
+	for _, fault := range metrics.UpstreamFault.Labels[1].Values {
+		is := u.State == status.Down && u.Fault == fault.Name || u.TooWeak && fault.Name == status.CodeTLS
+		m.gauge(metrics.UpstreamFault, metrics.Truth(is), u.Name, fault.Name)
+	}
 	for i := range u.Endpoints {
 		e := &u.Endpoints[i]
 		m.gauge(metrics.UpstreamEndpointEjected, metrics.Truth(e.State == status.EndpointEjected), u.Name, e.Address)

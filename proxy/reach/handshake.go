@@ -44,6 +44,17 @@ var (
 	errOldTrust = errors.New("proxy/reach: the server's certificate is not trusted any more")
 )
 
+// IsTLS reports whether err, with which a connection has ended or could not be made, is about its TLS.
+func IsTLS(err error) bool {
+	for _, is := range []error{errNoTLS, errNoProbe, errTLSLate, errOldTrust} {
+		if errors.Is(err, is) {
+			return true
+		}
+	}
+	_, ok := errors.AsType[*tcpframe.TLSError](err)
+	return ok
+}
+
 // Handshakes are how the connections of one upstream get TLS. They are safe for concurrent use. They know the
 // connections from the time before these choose whom they trust: the pools know a connection only when its handshake
 // is done, which is too late to find those whose trust has changed meanwhile.

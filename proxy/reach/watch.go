@@ -23,6 +23,8 @@ type Watch struct {
 	// spoken is the program, in the upper half, and the version of the Call that the upstream answered first; 0 before.
 	spoken atomic.Uint64
 
+	tooWeak atomic.Bool // the server has refused the latest NULL Call, without TLS, with AUTH_TOOWEAK
+
 	answered, failed, unable *metrics.Counter
 	stalled                  *metrics.Gauge
 	quiet                    loglimit.Seldom
@@ -58,6 +60,17 @@ func (w *Watch) Spoke(program, version uint32) {
 		w.spoken.Store(uint64(program)<<32 | uint64(version))
 	}
 }
+
+// TooWeak notes whether the server has refused a NULL Call with AUTH_TOOWEAK on a connection without TLS. A server does so
+// that requires TLS (RFC 9289 Section 4.1), and one with rules that want Kerberos for everything.
+func (w *Watch) TooWeak(is bool) {
+	if w.tooWeak.Load() != is {
+		w.tooWeak.Store(is)
+	}
+}
+
+// IsTooWeak reports what TooWeak has noted last.
+func (w *Watch) IsTooWeak() bool { return w.tooWeak.Load() }
 
 // spokenTo returns what the upstream has answered a Call of.
 func (w *Watch) spokenTo() (program, version uint32, ok bool) {

@@ -17,7 +17,7 @@ func (u *Upstream) Status(by *observe.Asker, all bool, ops []status.Operation) s
 		Name: u.Name, Transport: observe.Transport(u.IsRDMA), Mode: o.Mode.String(), State: st.state(),
 		Endpoints: u.Endpoints.Status(),
 		Credits:   st.credits, Usable: st.usable, Wanted: st.wanted, Asleep: st.asleep,
-		Pinned: u.Lanes.Pinned(), Sessions: u.Lanes.Table.Sessions(), LastError: text(st.lastError), Fault: fault(st.lastError),
+		Pinned: u.Lanes.Pinned(), Sessions: u.Lanes.Table.Sessions(), LastError: text(st.lastError), Fault: fault(st.lastError), TooWeak: u.Watch.IsTooWeak(),
 		Stuck: u.poolMetrics.Stuck(), Stalled: st.stalled, OldestCall: st.oldest.Seconds(), TCP: st.tcp,
 		Calls: map[string]uint64{
 			"replied": u.replied.Value(), "lost": u.failures[FailureLost].Value(), "error": u.failures[FailureError].Value(),
