@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/status"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/tlstest"
 	"github.com/rdmabridge/rdmabridge/proxy"
@@ -193,6 +195,61 @@ func TestUpstreamRequiresTLS(t *testing.T) {
 		return len(ps) > 0 && ps[0].Code == status.CodeTLS
 	})
 	if !strings.Contains(ps[0].Text, "requires TLS") || !strings.Contains(ps[0].Advice, "tls: {mode: required}") {
+		t.Errorf("%+v", ps)
+	}
+}
+
+// TestAfterOutage: the network to the server was away, and Calls that it had have waited for another connection. That is
+// not the server's time, and no problem says so.
+func TestAfterOutage(t *testing.T) {
+	testkit.NeedsFilter(t)
+	t.Parallel()
+	h := proxytest.NewHarness(t, budget)
+	gate := &proxytest.Gate{PassNull: true}
+	s := h.TCPServer(proxytest.Behaviour{Gate: gate})
+	relay := proxytest.NewRelay(t, s.Addr())
+	p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s"}}, []settings.UpstreamOptions{{
+		Name: "s", Endpoints: []string{relay.Addr()}, ConnectTimeout: 300 * time.Millisecond, BackoffMin: 10 * time.Millisecond, BackoffMax: 50 * time.Millisecond,
+	}})
+	c := h.Client(p.Addr("nfs"))
+	gate.Shut()
+	var replies []<-chan []byte
+	for i := range uint32(30) {
+		ch, err := c.Go(proxytest.GetattrCall(i + 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		replies = append(replies, ch)
+	}
+	h.Eventually("the server has the Calls", func() bool { return s.Calls.Load() == 30 })
+	relay.Ignore()
+	relay.Drop()
+	before := status.Document{}
+	h.Eventually("the upstream is down", func() bool {
+		before = p.Status(status.Query{})
+		return before.Upstreams[0].State == status.Down
+	})
+	time.Sleep(300 * time.Millisecond)
+	gate.Open()
+	relay.Return()
+	for _, ch := range replies {
+		if r := <-ch; len(r) == 0 {
+			t.Fatal("a Call is not answered")
+		}
+	}
+	var now status.Document
+	h.Eventually("all are counted", func() bool {
+		now = p.Status(status.Query{})
+		return now.Upstreams[0].Phases.Calls == 30
+	})
+	if mean := now.Upstreams[0].Phases.Server / 30; mean < 0.3 {
+		t.Fatalf("a Call took %v s at the server and on the way, so that nothing is tried", mean)
+	}
+	// As if the outage had been a long one.
+	before.Time = before.Upstreams[0].DownSince.Add(20 * time.Second)
+	now.Time = before.Time.Add(30 * time.Second)
+	ps := slices.DeleteFunc(status.Judge(&now, &before), func(p status.Problem) bool { return p.Code == status.CodeSlowStart })
+	if len(ps) != 1 || ps[0].Code != status.CodeUpstreamDown || ps[0].Severity != status.Notice {
 		t.Errorf("%+v", ps)
 	}
 }
