@@ -43,7 +43,7 @@ func (s *tcpClient) reverseReply(xid uint32, b tcpframe.Buffer) {
 	b.Release()
 	s.listener.StrayReply()
 	if s.strays++; s.strays == maxStray {
-		s.listener.StrayReplies(s.conn.RemoteAddr(), s.strays)
+		s.listener.StrayReplies(s.conn.RemoteAddr(), int(s.strays))
 		s.conn.Abort(errStray)
 	}
 }

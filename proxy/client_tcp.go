@@ -21,8 +21,8 @@ type tcpClient struct {
 
 	kept   *call // was read and waits at a gate of the tenant; nil for none
 	paused bool  // the connection is not read from
+	strays int16 // Replies that answer no reverse Call
 	copies int32 // Replies that the connection has copied and not written
-	strays int   // Replies that answer no reverse Call
 
 	securedAt time.Time // when the connection got TLS
 }

@@ -12,7 +12,11 @@ func TestOf(t *testing.T) {
 		{"SSH-2.0-OpenSSH_9.9\r\n", "SSH"},
 		{"\x80\x00\x00\x18\x12\x34\x56\x78\x00\x00\x00\x01", RPC},
 		{"\x80\x00\x00\x18\x12\x34\x56\x78\x00\x00\x00\x07", ""},
-		{"\x15\x03\x09", ""}, {"\x15\x03", ""}, {"HTT", ""}, {"", ""}, {"220 mail.example.com ESMTP\r\n", ""},
+		{"\x15\x03\x09", ""},
+		{"\x15\x03", ""},
+		{"HTT", ""},
+		{"", ""},
+		{"220 mail.example.com ESMTP\r\n", ""},
 	} {
 		if got := Of([]byte(tt.sent)); got != tt.want {
 			t.Errorf("Of(%q) = %q, want %q", tt.sent, got, tt.want)
