@@ -173,7 +173,7 @@ func (h *handler) OnClose(c gnet.Conn, err error) gnet.Action {
 	case err == nil:
 		h.loop.closed(s, loop.ErrStopped) // gnet itself stops, unless the end of s has another reason
 	case errors.Is(err, io.EOF):
-		h.loop.closed(s, io.EOF)
+		h.loop.closed(s, s.ended())
 	default:
 		h.loop.closed(s, err)
 	}

@@ -1,6 +1,7 @@
 package eventloop
 
 import (
+	"io"
 	"net/netip"
 	"os"
 	"unsafe"
@@ -206,6 +207,15 @@ func (s *Socket) Paused() bool { return s.paused }
 
 // FlushPending reports whether Flush is called at the end of this pass.
 func (s *Socket) FlushPending() bool { return s.dirty }
+
+// ended returns the error that the socket has, or io.EOF for none. gnet also says io.EOF when the first that it sees of a
+// reset is that there is an error.
+func (s *Socket) ended() error {
+	if n, err := unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_ERROR); err == nil && n != 0 {
+		return os.NewSyscallError("read", unix.Errno(n))
+	}
+	return io.EOF
+}
 
 // Closing reports whether only Detached is going to be called.
 func (s *Socket) Closing() bool { return s.closing }
