@@ -66,7 +66,7 @@ func testInit(t *testing.T, g *guest, use string) {
 func runInit(t *testing.T, use, storage, transport, export string) (config, lines string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "rdmabridge.yaml")
-	out := command(t, 10*time.Second, bridgeBinary(t), "init", file, "--no-doctor", "--as", use, "--storage", storage, "--transport", transport,
+	out := command(t, 10*time.Second, bridgeBinary(t), "init", file, "--all", "--no-doctor", "--as", use, "--storage", storage, "--transport", transport,
 		"--clients", "127.0.0.0/8", "--export", export)
 	text, err := os.ReadFile(file)
 	if err != nil {
