@@ -31,7 +31,7 @@ func testInit(t *testing.T, g *guest, use string) {
 	text, lines := runInit(t, use, storage, transport, "/")
 	_, lines3 := runInit(t, use, storage, transport, "/export")
 	config := strings.NewReplacer(
-		"0.0.0.0:2049 ", local(port)+" ", "0.0.0.0:20049 ", local(port)+" ", "0.0.0.0:20048 ", local(mount)+" ",
+		`"0.0.0.0:2049"`, local(port), `"0.0.0.0:20049"`, local(port), `"0.0.0.0:20048"`, local(mount),
 		"storage.example:20048", local(g.mount), "storage.example", "127.0.0.1", "127.0.0.1:9090", local(admin),
 	).Replace(text)
 	b := newBridgeWith(t, port, admin, config)
