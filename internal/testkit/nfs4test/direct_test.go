@@ -71,12 +71,18 @@ func (x *world) good() {
 // work has all clients receive n Replies each, on average.
 func (x *world) work(depth int, op Op, n int) {
 	x.Helper()
+	x.workUntil("Replies", depth, op, func(l *Load) bool { return l.Replies.Load() >= int64(n*x.cs.Len()) })
+}
+
+// workUntil has all clients send Calls until done.
+func (x *world) workUntil(what string, depth int, op Op, done func(*Load) bool) {
+	x.Helper()
 	all := make([]int, x.cs.Len())
 	for i := range all {
 		all[i] = i
 	}
 	l := x.cs.Load(all, depth, op)
-	x.eventually("Replies", func() bool { return l.Replies.Load() >= int64(n*len(all)) })
+	x.eventually(what, func() bool { return done(l) })
 	l.Stop()
 }
 
@@ -204,7 +210,7 @@ func TestForgotten(t *testing.T) {
 	x := newWorld(t, 10, ServerOptions{}, nil)
 	x.allUp()
 	x.s.Forget()
-	x.work(2, OpGetattr, 10)
+	x.workUntil("all have sessions again", 2, OpGetattr, func(*Load) bool { return x.s.Created.Load() == 20 })
 	x.allUp()
 	x.called(4, x.recall(4, 1))
 	x.good()
