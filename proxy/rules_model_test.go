@@ -227,7 +227,7 @@ func TestRulesModel(t *testing.T) {
 	}
 	t.Logf("denied, mapped, elsewhere, passed, again: %v", saw)
 	for i, n := range saw {
-		if n < steps/40 {
+		if n < steps/50 {
 			t.Errorf("%d Calls of sort %d: too few", n, i)
 		}
 	}
