@@ -148,6 +148,13 @@ func TestJudge(t *testing.T) {
 			u.TCP.Retransmits = old.TCP.Retransmits + 5
 			spend(&u.Phases, &old.Phases, 0, 8, 20e-6)
 		}, "warning server_slow storage", []string{"lost a few segments meanwhile (5 were sent again)"}},
+		{"a server that is slow on other connections than before, on which more was needless than is", func(s scene) {
+			u, old := s.upstream()
+			u.Phases.Calls = old.Phases.Calls + 50
+			old.TCP.Retransmits, old.TCP.Needless = 9, 5
+			u.TCP.Retransmits, u.TCP.Needless = 0, 1
+			spend(&u.Phases, &old.Phases, 0, 8, 20e-6)
+		}, "warning server_slow storage", []string{"network is fine"}},
 
 		// The four troubles.
 		{"slow disk", func(s scene) {

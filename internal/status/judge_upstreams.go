@@ -198,16 +198,25 @@ func lossy(now, old *TCP) (text string, lossy bool) {
 	bad := func(lost, all uint64, share float64) bool {
 		return lost >= lossyLeast && float64(lost) >= share*float64(all)
 	}
-	again, needless := now.Retransmits-old.Retransmits, now.Needless-old.Needless
-	sent := now.Segments - old.Segments
-	if again > needless && bad(again-needless, sent, lossyShare) {
-		return fmt.Sprintf("%d of %d that were sent had to be sent again (%s)", again-needless, sent, percent(float64(again-needless)/float64(sent))), true
+	lost, sent := resent(now, old), now.Segments-old.Segments
+	if bad(lost, sent, lossyShare) {
+		return fmt.Sprintf("%d of %d that were sent had to be sent again (%s)", lost, sent, percent(float64(lost)/float64(sent))), true
 	}
 	late, received := now.OutOfOrder-old.OutOfOrder, now.Received-old.Received
 	if bad(late, received, lateShare) {
 		return fmt.Sprintf("%d of %d that came from there came after a gap (%s)", late, received, percent(float64(late)/float64(received))), true
 	}
 	return "", false
+}
+
+// resent returns how many segments were lost, and so sent again, between two states of TCP. It returns 0 if these are of
+// other connections.
+func resent(now, old *TCP) uint64 {
+	if now == nil || old == nil || now.Retransmits < old.Retransmits || now.Needless < old.Needless {
+		return 0
+	}
+	again, needless := now.Retransmits-old.Retransmits, now.Needless-old.Needless
+	return again - min(again, needless)
 }
 
 // server judges how long the server takes.
@@ -237,8 +246,8 @@ func (j *judge) server(u, old *Upstream) {
 	case u.TCP.RTT >= mean/2:
 		text += fmt.Sprintf(" The network alone takes %s for a round trip, so look there first.", duration(u.TCP.RTT))
 		advice = "Look at the way to the server: `ping`, `ss -ti` and the load of the links. `rdmabridge upstreams` shows the round-trip time."
-	case old.TCP != nil && u.TCP.Retransmits-u.TCP.Needless > old.TCP.Retransmits-old.TCP.Needless && mean >= lossySlow:
-		text += fmt.Sprintf(" The network lost a few segments meanwhile (%d were sent again), which may be why.", u.TCP.Retransmits-u.TCP.Needless-(old.TCP.Retransmits-old.TCP.Needless))
+	case resent(u.TCP, old.TCP) > 0 && mean >= lossySlow:
+		text += fmt.Sprintf(" The network lost a few segments meanwhile (%d were sent again), which may be why.", resent(u.TCP, old.TCP))
 		advice = "Look at the way to the server: `ping`, `ss -ti` and the load of the links. If the network is well, look at the load of the server and its disks."
 	default:
 		text += fmt.Sprintf(" The network is fine (%s for a round trip, no loss), so it is the server or its storage.", duration(u.TCP.RTT))
