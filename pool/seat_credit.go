@@ -39,7 +39,7 @@ func (s *Seat) Done(e *Entry, here int) {
 	p.giveBack(&c, h, 1)
 	p.slowStart.Undispatch(c.slowStart, 1)
 	idle := s.takeIdle()
-	m, next := p.next(s, time.Now())
+	m, next := p.next(s, time.Time{})
 	more := p.mayReserve(h) || p.more()
 	p.mu.Unlock()
 	idle.close()
@@ -86,7 +86,7 @@ func (s *Seat) Steer(e *Entry, here int) bool {
 		// as well, so its next Calls follow e.
 		e.Flow.seat = best
 	}
-	other, next := p.next(s, time.Now())
+	other, next := p.next(s, time.Time{})
 	p.mu.Unlock()
 	idle.close()
 	m.Dispatch(e, here)

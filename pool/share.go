@@ -100,7 +100,7 @@ func (p *Pool) within(h *Host, r room) bool {
 	if p.alone() {
 		return true
 	}
-	if h.answered >= firstAge { // it was silent, or its Calls hang now
+	if h.wasAnswered() { // it was silent, or its Calls hang now
 		return h.ages.Young(p.age) == 0 && (2*r.spare > p.credits || 4*n <= r.spare)
 	}
 	// Its first Calls hang: it need not be stuck.
@@ -321,7 +321,7 @@ func (p *Pool) hold(h *Host, n int) {
 	if h.held == 0 {
 		p.holders.add(h, (*Host).holderAt)
 	}
-	if h.held > 0 && h.answered < firstAge {
+	if h.held > 0 && !h.wasAnswered() {
 		p.tried = p.age
 	}
 	h.held += int32(n)
@@ -336,7 +336,7 @@ func (p *Pool) unhold(h *Host, c *credit, n int32) {
 	h.held -= n
 	h.ages.Drop(p.age, c.age, n)
 	if c.answered {
-		if h.answered < firstAge {
+		if !h.wasAnswered() {
 			p.tried = 0
 		}
 		h.answered = p.age

@@ -30,5 +30,8 @@ type shared struct {
 // p.mu.
 func (h *Host) old(now uint32) int { return int(h.held) - h.ages.Young(now) }
 
+// wasAnswered reports whether h ever got a Reply. The caller holds p.mu.
+func (h *Host) wasAnswered() bool { return h.answered >= firstAge }
+
 // lately reports whether h was answered in the last ages. The caller holds p.mu.
 func (s *shared) lately(h *Host) bool { return s.age-h.answered < remembered }

@@ -18,7 +18,7 @@ const tryOutWait = time.Minute
 
 var errNoCall = fmt.Errorf("%w: no Call has come that could try the endpoint", ErrClosed)
 
-// leaveNullOnly replaces the connections of isNullOnly. Each ends after its last Call.
+// leaveNullOnly replaces the connections of endpoints.Health.IsNullOnly. Each ends after its last Call.
 func (p *Pool) leaveNullOnly() {
 	p.mu.Lock()
 	var idle []idleConn

@@ -180,9 +180,9 @@ func (h *Health) Stats() (all []Stats) {
 }
 
 // Pick returns the endpoint to dial for a seat that prefers endpoint n and has just
-// Failed to connect to the endpoint failed, which may be empty. keep is pool.Options.KeepEndpoint. The
-// caller reports the outcome to succeeded, failed or abandoned. If another attempt has to end first,
-// Pick returns a channel that is closed then, and the caller calls pick again, after Patience at the
+// failed to connect to the endpoint failed, which may be empty. keep is pool.Options.KeepEndpoint. The
+// caller reports the outcome to Succeeded, Failed or Abandoned. If another attempt has to end first,
+// Pick returns a channel that is closed then, and the caller calls Pick again, after Patience at the
 // latest.
 func (h *Health) Pick(n int, keep bool, failed string) (Attempt, <-chan struct{}) {
 	h.mu.Lock()
@@ -234,7 +234,7 @@ func (h *Health) IsBetter(n int, connected string) bool {
 	return e != nil && !e.busy()
 }
 
-// PickBetter does what pick does, for a seat to which isBetter applies. It reports false if it applies no more.
+// PickBetter does what Pick does, for a seat to which IsBetter applies. It reports false if it applies no more.
 func (h *Health) PickBetter(n int, connected string) (a Attempt, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -247,7 +247,7 @@ func (h *Health) PickBetter(n int, connected string) (a Attempt, ok bool) {
 	return a, busy == nil
 }
 
-// better returns the endpoint of isBetter, or nil. h.mu is held.
+// better returns the endpoint of IsBetter, or nil. h.mu is held.
 func (h *Health) better(n int, connected string, now time.Time) *endpoint {
 	for i := range h.list {
 		e := h.choice(n, i, false)
@@ -275,7 +275,7 @@ func (h *Health) Index(addr string) int {
 	return max(0, slices.IndexFunc(h.list, func(e *endpoint) bool { return e.addr == addr }))
 }
 
-// Succeeded notes that a has made a connection. The caller calls ended at the connection's end, and
+// Succeeded notes that a has made a connection. The caller calls Ended at the connection's end, and
 // Answered when the server has granted a credit: until then it may be one that accepts connections and
 // serves none.
 func (h *Health) Succeeded(a Attempt) {

@@ -201,7 +201,7 @@ func (t *Part) Join(p *Place) {
 }
 
 // Holds reports whether p is in line, so that the Quota lets it dispatch when there is room. The caller
-// Holds p.mu.
+// holds the pool's lock.
 func (t *Part) Holds(p *Place) bool {
 	if t == nil {
 		return false
