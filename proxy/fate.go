@@ -3,7 +3,6 @@ package proxy
 import (
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -12,6 +11,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
 	"github.com/rdmabridge/rdmabridge/pool"
+	"github.com/rdmabridge/rdmabridge/pool/endpoints"
 	"github.com/rdmabridge/rdmabridge/proxy/observe"
 	"github.com/rdmabridge/rdmabridge/proxy/session"
 	"github.com/rdmabridge/rdmabridge/proxy/upstream"
@@ -169,7 +169,7 @@ func (c *call) sendAgain(here int, n uint8) {
 	}
 	// This Call may be the one that ends connections, and other clients' Calls are on
 	// the next one, too.
-	c.requeueAfter(jittered(c.up.Settings().Backoff(n)))
+	c.requeueAfter(endpoints.Jitter(c.up.Settings().Backoff(n)))
 }
 
 // overdue closes the client of c, which is late and stays outstanding. It runs on the loop of c's
@@ -185,9 +185,6 @@ func (c *call) overdue(here int) {
 	f, xid := c.client(), c.progress.ClientXID
 	f.Post(loop.TaskFunc(func() { f.late(xid) }))
 }
-
-// jittered spreads d over [d/2, d].
-func jittered(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }
 
 // rdmaError decides about a Call that was answered with an RDMA_ERROR, or with a Reply that
 // breaks the rules.

@@ -298,7 +298,7 @@ func (m *tcpConn) Record(_ *tcpframe.Conn, b tcpframe.Buffer) {
 	}
 	if ok && m.probe.Is(xid) {
 		var r oncrpc.Reply
-		weak := oncrpc.ParseReply(msg, &r) == nil && r.Denied && r.RejectStat == oncrpc.AuthError && r.AuthStat == oncrpc.AuthTooWeak
+		weak := oncrpc.ParseReply(msg, &r) == nil && r.RefusedWith(oncrpc.AuthTooWeak)
 		m.u.Watch.TooWeak(weak && m.conn.TLS() == nil)
 		b.Release()
 		m.probed()

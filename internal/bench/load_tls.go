@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
@@ -46,8 +47,8 @@ func (r *run) prepareTLS() (err error) {
 // tlsProbe is the Call that asks for TLS: NULL with AUTH_TLS. tlsReply is the Reply that offers it. RFC 9289
 // Section 4.1.
 var (
-	tlsProbe = appendWords(nil, 1, oncrpc.TypeCall, oncrpc.RPCVersion, oncrpc.ProgramNFS, 3, 0, oncrpc.FlavorTLS, 0, oncrpc.FlavorNone, 0)
-	tlsReply = append(appendWords(nil, 1, oncrpc.TypeReply, 0, oncrpc.FlavorNone, 8), "STARTTLS"...)
+	tlsProbe = xdr.AppendWords(nil, 1, oncrpc.TypeCall, oncrpc.RPCVersion, oncrpc.ProgramNFS, 3, 0, oncrpc.FlavorTLS, 0, oncrpc.FlavorNone, 0)
+	tlsReply = append(xdr.AppendWords(nil, 1, oncrpc.TypeReply, 0, oncrpc.FlavorNone, 8), "STARTTLS"...)
 )
 
 var errNoTLS = errors.New("the server does not offer TLS")

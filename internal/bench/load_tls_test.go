@@ -13,6 +13,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
 )
 
 // testCert makes a certificate for localhost, and a pool that trusts it.
@@ -53,7 +55,7 @@ func terminate(t *testing.T, backend string, cert tls.Certificate, probe bool) s
 			if _, err := io.ReadFull(c, make([]byte, markLen+len(tlsProbe))); err != nil {
 				return
 			}
-			c.Write(append(appendWords(nil, 1<<31|uint32(len(tlsReply))), tlsReply...))
+			c.Write(append(xdr.AppendWords(nil, 1<<31|uint32(len(tlsReply))), tlsReply...))
 		}
 		s := tls.Server(c, &tls.Config{Certificates: []tls.Certificate{cert}})
 		b, err := net.Dial("tcp", backend)

@@ -101,13 +101,6 @@ func (o *op) patch(b []byte, xid, tag uint32) {
 	}
 }
 
-func appendWords(b []byte, words ...uint32) []byte {
-	for _, w := range words {
-		b = binary.BigEndian.AppendUint32(b, w)
-	}
-	return b
-}
-
 // echoOp returns the echo Call of call octets whose Reply has reply octets. It rounds both
 // up to whole XDR units, and to at least MinEchoCall and MinEchoReply.
 func echoOp(call, reply int, delay uint32) (*op, error) {
@@ -123,21 +116,21 @@ func echoOp(call, reply int, delay uint32) (*op, error) {
 	if 8+m <= EchoShort {
 		proc = EchoProcShort
 	}
-	b := appendWords(nil, 0, oncrpc.TypeCall, oncrpc.RPCVersion, EchoProgram, EchoVersion, proc)
-	b = appendWords(b, oncrpc.FlavorNone, 0, oncrpc.FlavorNone, 0)
+	b := xdr.AppendWords(nil, 0, oncrpc.TypeCall, oncrpc.RPCVersion, EchoProgram, EchoVersion, proc)
+	b = xdr.AppendWords(b, oncrpc.FlavorNone, 0, oncrpc.FlavorNone, 0)
 	o := &op{name: "echo", size: n, tagAt: len(b), reply: echoReplyHead + m, dataAt: echoReplyHead, echoAt: oncrpc.ReplyHeader}
-	o.head = appendWords(b, 0, uint32(m), delay, uint32(n))
+	o.head = xdr.AppendWords(b, 0, uint32(m), delay, uint32(n))
 	return o, nil
 }
 
 // nfsHead returns the header of an NFSv3 Call with AUTH_SYS.
 func nfsHead(proc uint32) []byte {
-	cred := appendWords(nil, 0)
+	cred := xdr.AppendWords(nil, 0)
 	cred = xdr.AppendOpaque(cred, []byte("bench"))
-	cred = appendWords(cred, 0, 0, 0)
-	b := appendWords(nil, 0, oncrpc.TypeCall, oncrpc.RPCVersion, oncrpc.ProgramNFS, 3, proc)
-	b = xdr.AppendOpaque(appendWords(b, oncrpc.FlavorSys), cred)
-	return appendWords(b, oncrpc.FlavorNone, 0)
+	cred = xdr.AppendWords(cred, 0, 0, 0)
+	b := xdr.AppendWords(nil, 0, oncrpc.TypeCall, oncrpc.RPCVersion, oncrpc.ProgramNFS, 3, proc)
+	b = xdr.AppendOpaque(xdr.AppendWords(b, oncrpc.FlavorSys), cred)
+	return xdr.AppendWords(b, oncrpc.FlavorNone, 0)
 }
 
 var fileHandle = []byte("rdmabridge-bench: the file..")
@@ -157,21 +150,21 @@ func nfsOp(name string, size int) (*op, error) {
 	case "getattr":
 		b := xdr.AppendOpaque(nfsHead(procGetattr), fileHandle)
 		o.head, o.tagAt = b, len(b)-4 // the end of the handle
-		o.want = appendWords(nil, 0)
+		o.want = xdr.AppendWords(nil, 0)
 		o.reply = oncrpc.ReplyHeader + 4 + attrLen
 		o.dataAt, o.echoAt = o.reply, oncrpc.ReplyHeader+4+fileidAt+4
 	case "read":
 		b := xdr.AppendOpaque(nfsHead(procRead), fileHandle)
 		o.tagAt, o.wide = len(b), true
-		o.head = appendWords(b, 0, 0, uint32(size))
-		o.want = appendWords(nil, 0, 1)
+		o.head = xdr.AppendWords(b, 0, 0, uint32(size))
+		o.want = xdr.AppendWords(nil, 0, 1)
 		o.dataAt = oncrpc.ReplyHeader + 2*4 + attrLen + 3*4
 		o.reply = o.dataAt + size
 	case "write":
 		b := xdr.AppendOpaque(nfsHead(procWrite), fileHandle)
 		o.tagAt, o.wide, o.size = len(b), true, size
-		o.head = appendWords(b, 0, 0, uint32(size), 2, uint32(size)) // FILE_SYNC
-		o.want = appendWords(nil, 0, 1)
+		o.head = xdr.AppendWords(b, 0, 0, uint32(size), 2, uint32(size)) // FILE_SYNC
+		o.want = xdr.AppendWords(nil, 0, 1)
 		o.reply = oncrpc.ReplyHeader + 4 + 4 + 24 + 4 + attrLen + 4*4
 		o.dataAt, o.echoAt = o.reply, o.reply-4
 	default:

@@ -10,6 +10,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
 )
 
 // message returns one whole Call of kind o.
@@ -203,8 +204,8 @@ func TestBindings(t *testing.T) {
 func TestService(t *testing.T) {
 	s := &service{pattern: pattern()}
 	head := func(program, version, proc uint32, args ...uint32) []byte {
-		b := appendWords(nil, 5, 0, 2, program, version, proc, 0, 0, 0, 0)
-		return appendWords(b, args...)
+		b := xdr.AppendWords(nil, 5, 0, 2, program, version, proc, 0, 0, 0, 0)
+		return xdr.AppendWords(b, args...)
 	}
 	for _, tc := range []struct {
 		name string

@@ -26,13 +26,13 @@ type answer struct {
 
 // attributes is the fattr3 of a regular file. RFC 1813 Section 2.6.
 var attributes = func() []byte {
-	b := appendWords(nil, 1, 0o644, 1, 0, 0) // NF3REG, mode, nlink, uid, gid
+	b := xdr.AppendWords(nil, 1, 0o644, 1, 0, 0) // NF3REG, mode, nlink, uid, gid
 	b = binary.BigEndian.AppendUint64(b, 1<<40)
 	b = binary.BigEndian.AppendUint64(b, 1<<40)
-	b = appendWords(b, 0, 0)                            // rdev
-	b = binary.BigEndian.AppendUint64(b, 1)             // fsid
-	b = binary.BigEndian.AppendUint64(b, 1)             // fileid
-	return appendWords(b, 1<<30, 0, 1<<30, 0, 1<<30, 0) // atime, mtime, ctime
+	b = xdr.AppendWords(b, 0, 0)                            // rdev
+	b = binary.BigEndian.AppendUint64(b, 1)                 // fsid
+	b = binary.BigEndian.AppendUint64(b, 1)                 // fileid
+	return xdr.AppendWords(b, 1<<30, 0, 1<<30, 0, 1<<30, 0) // atime, mtime, ctime
 }()
 
 // appendAttributes appends the fattr3 of the file whose handle ends in id.
@@ -77,7 +77,7 @@ func (s *service) echo(c *oncrpc.Call, args *xdr.Cursor, a *answer) uint32 {
 	if !s.verify(c.Message[at:at+got], tag) {
 		return oncrpc.SystemError
 	}
-	a.head = appendWords(a.head, tag, n)
+	a.head = xdr.AppendWords(a.head, tag, n)
 	a.data = dataOf(s.pattern, tag, int(n))
 	a.delay = time.Duration(delay) * time.Microsecond
 	return oncrpc.Success
@@ -92,14 +92,14 @@ func (s *service) nfs(c *oncrpc.Call, args *xdr.Cursor, a *answer) uint32 {
 	id := binary.BigEndian.Uint32(c.Message[at+n-4:])
 	switch c.Procedure {
 	case procGetattr:
-		a.head = appendAttributes(appendWords(a.head, 0), id)
+		a.head = appendAttributes(xdr.AppendWords(a.head, 0), id)
 	case procRead:
 		tag, count := uint32(args.Uint64()/8), args.Uint32()
 		if !args.OK() || count > maxData {
 			return oncrpc.GarbageArguments
 		}
-		a.head = appendAttributes(appendWords(a.head, 0, 1), id)
-		a.head = appendWords(a.head, count, 0, count)
+		a.head = appendAttributes(xdr.AppendWords(a.head, 0, 1), id)
+		a.head = xdr.AppendWords(a.head, count, 0, count)
 		a.data = dataOf(s.pattern, tag, int(count))
 	case procWrite:
 		tag := uint32(args.Uint64() / 8)
@@ -112,9 +112,9 @@ func (s *service) nfs(c *oncrpc.Call, args *xdr.Cursor, a *answer) uint32 {
 			return oncrpc.SystemError
 		}
 		// wcc_data with both attributes, count, FILE_SYNC, verifier.
-		a.head = appendWords(a.head, 0, 1, 0, 1<<30, 1<<30, 0, 1<<30, 0, 1)
+		a.head = xdr.AppendWords(a.head, 0, 1, 0, 1<<30, 1<<30, 0, 1<<30, 0, 1)
 		a.head = appendAttributes(a.head, id)
-		a.head = appendWords(a.head, uint32(n), 2, 0, tag)
+		a.head = xdr.AppendWords(a.head, uint32(n), 2, 0, tag)
 	default:
 		return oncrpc.ProcedureUnavailable
 	}

@@ -97,7 +97,7 @@ func (t *Target) judgeReply(r *oncrpc.Reply, program Program, fs *Findings) {
 		host, _, _ := net.SplitHostPort(t.Address)
 		fs.Add("endpoint-program", Warning, t.subject(),
 			fmt.Sprintf("The server does not serve %s at this port, and the configuration sends it there.", program), "rpcinfo -p "+shellWord(host))
-	case r.Denied && r.RejectStat == oncrpc.AuthError && r.AuthStat == oncrpc.AuthTooWeak && t.TLS == nil:
+	case r.RefusedWith(oncrpc.AuthTooWeak) && t.TLS == nil:
 		fs.Add("endpoint-tls", Error, t.subject(),
 			fmt.Sprintf("The server refuses a NULL Call of %s with AUTH_TOOWEAK: it requires TLS, and the upstream has none; or it is a bridge with a rule that denies Calls without Kerberos.", program),
 			"tls: {mode: required, ca: FILE}   # of the upstream; docs/tls.md")

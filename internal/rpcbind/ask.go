@@ -38,10 +38,10 @@ func Ask(ctx context.Context, address string, program, version uint32) (port uin
 	getAddr := !server.Addr().Unmap().Is4()
 	m := []byte{0x80, 0, 0, 0} // the record mark; its length is set below
 	if getAddr {
-		m = appendWords(m, xid, oncrpc.TypeCall, oncrpc.RPCVersion, oncrpc.ProgramRPCBind, 3, 3, 0, 0, 0, 0, program, version)
-		m = appendWords(xdr.AppendOpaque(m, []byte("tcp6")), 0, 0) // without an address and an owner
+		m = xdr.AppendWords(m, xid, oncrpc.TypeCall, oncrpc.RPCVersion, oncrpc.ProgramRPCBind, 3, 3, 0, 0, 0, 0, program, version)
+		m = xdr.AppendWords(xdr.AppendOpaque(m, []byte("tcp6")), 0, 0) // without an address and an owner
 	} else {
-		m = appendWords(m, xid, oncrpc.TypeCall, oncrpc.RPCVersion, oncrpc.ProgramRPCBind, 2, 3, 0, 0, 0, 0, program, version, 6, 0)
+		m = xdr.AppendWords(m, xid, oncrpc.TypeCall, oncrpc.RPCVersion, oncrpc.ProgramRPCBind, 2, 3, 0, 0, 0, 0, program, version, 6, 0)
 	}
 	m[3] = byte(len(m) - 4)
 	if _, err := c.Write(m); err != nil {
@@ -88,11 +88,4 @@ func askedPort(m []byte, getAddr bool) (uint16, error) {
 		return 0, errors.New("rpcbind answers with an address that is none")
 	}
 	return a.Port(), nil
-}
-
-func appendWords(b []byte, words ...uint32) []byte {
-	for _, w := range words {
-		b = xdr.AppendUint32(b, w)
-	}
-	return b
 }

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
@@ -41,7 +42,7 @@ func TestAskMalformed(t *testing.T) {
 		{[]uint32{1, 1, 0, 0, 0, 0, 8}, true},             // shorter than it says
 		{[]uint32{1, 1, 0, 0, 0, 0, 4, 0x30303030}, true}, // no universal address
 	} {
-		if port, err := askedPort(appendWords(nil, tc.words...), tc.getAddr); err == nil {
+		if port, err := askedPort(xdr.AppendWords(nil, tc.words...), tc.getAddr); err == nil {
 			t.Errorf("%x: port %d", tc.words, port)
 		}
 	}

@@ -76,6 +76,11 @@ type Reply struct {
 // Reply can hold a DDP-eligible item.
 func (r *Reply) Succeeded() bool { return !r.Denied && r.AcceptStat == Success }
 
+// RefusedWith reports whether r refuses the Call with this auth_stat.
+func (r *Reply) RefusedWith(stat uint32) bool {
+	return r.Denied && r.RejectStat == AuthError && r.AuthStat == stat
+}
+
 // ParseReply fills r from the Reply m, which r then borrows. m may be reduced:
 // no header field is eligible. It does not allocate unless it fails. The error
 // is an [*Error]. An unknown accept_stat or auth_stat is no error: the client judges it.

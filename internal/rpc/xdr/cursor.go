@@ -134,6 +134,14 @@ func (c *Cursor) Opaque() (pos, n int) {
 // AppendUint32 appends one unit.
 func AppendUint32(b []byte, v uint32) []byte { return binary.BigEndian.AppendUint32(b, v) }
 
+// AppendWords appends unsigned integers: RFC 4506 Section 4.2.
+func AppendWords(b []byte, words ...uint32) []byte {
+	for _, w := range words {
+		b = AppendUint32(b, w)
+	}
+	return b
+}
+
 // AppendUint64 appends two units.
 func AppendUint64(b []byte, v uint64) []byte { return binary.BigEndian.AppendUint64(b, v) }
 
