@@ -14,15 +14,24 @@ import (
 const (
 	portNFS     = 2049
 	portNFSRDMA = 20049
-	portRPCBind = 111
+	PortMountd  = 20048 // most often
+	PortRPCBind = 111
 	portAdmin   = 9090
 )
+
+// UsualPort returns the port that NFS over a transport has most often.
+func UsualPort(transport Transport) int {
+	if transport == TransportRDMA {
+		return portNFSRDMA
+	}
+	return portNFS
+}
 
 // portNames are names that people write for ports. The bridge takes numbers alone, because /etc/services differs
 // between hosts and is missing in images.
 var portNames = map[string]int{
 	"nfs": portNFS, "nfsd": portNFS, "nfs-rdma": portNFSRDMA, "nfsrdma": portNFSRDMA,
-	"rpcbind": portRPCBind, "sunrpc": portRPCBind, "portmapper": portRPCBind, "mountd": 20048, "mount": 20048,
+	"rpcbind": PortRPCBind, "sunrpc": PortRPCBind, "portmapper": PortRPCBind, "mountd": PortMountd, "mount": PortMountd,
 	"http": 80, "https": 443,
 }
 
@@ -165,7 +174,7 @@ var addressSettings = []struct {
 }{
 	{regexp.MustCompile(`^listeners\[\d+\]\.address$`), portNFS},
 	{regexp.MustCompile(`^upstreams\[\d+\]\.endpoints\[\d+\]$`), portNFSRDMA},
-	{regexp.MustCompile(`^rpcbind\.address$`), portRPCBind},
+	{regexp.MustCompile(`^rpcbind\.address$`), PortRPCBind},
 	{regexp.MustCompile(`^admin\.address$`), portAdmin},
 }
 

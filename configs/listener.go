@@ -122,7 +122,7 @@ const (
 func (l *Listener) validate(path string, k Known, c *Config, r *report) {
 	r.required(path+".name", l.Name)
 	if r.required(path+".address", l.Address) {
-		r.listenAddress(path+".address", l.Address, l.port())
+		r.listenAddress(path+".address", l.Address, UsualPort(l.Transport))
 	}
 	r.oneOf(path+".transport", string(l.Transport), string(TransportTCP), string(TransportRDMA))
 	r.oneOf(path+".privileged", l.Privileged, PrivilegedAny, PrivilegedRequired)
@@ -145,14 +145,6 @@ func (l *Listener) validate(path string, k Known, c *Config, r *report) {
 	} else {
 		l.validateTCP(path, k, r)
 	}
-}
-
-// port returns the port that such listeners have most often.
-func (l *Listener) port() int {
-	if l.RDMA() {
-		return portNFSRDMA
-	}
-	return portNFS
 }
 
 func (l *Listener) validateTCP(path string, k Known, r *report) {

@@ -19,7 +19,7 @@ func (b *RPCBind) validate(c *Config, r *report) {
 		}
 		return
 	}
-	r.listenAddress("rpcbind.address", b.Address, portRPCBind)
+	r.listenAddress("rpcbind.address", b.Address, PortRPCBind)
 	for i, l := range c.Listeners {
 		if l.Name == "rpcbind" { // the listener's metrics would have the same labels
 			r.addf(fmt.Sprintf("listeners[%d].name", i), "rpcbind names the metrics of rpcbind.address; write another name")

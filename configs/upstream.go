@@ -113,10 +113,7 @@ func (u *Upstream) validateEndpoints(path string, r *report) {
 	if len(u.Endpoints) == 0 && !r.spoiled(path+".endpoints") {
 		r.addf(path+".endpoints", "the list is empty; write at least one address")
 	}
-	port := portNFS
-	if u.RDMA() {
-		port = portNFSRDMA
-	}
+	port := UsualPort(u.Transport)
 	for i, e := range u.Endpoints {
 		p := fmt.Sprintf("%s.endpoints[%d]", path, i)
 		r.address(p, e, port)

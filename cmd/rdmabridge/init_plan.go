@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"strconv"
 	"strings"
 	"text/template"
 
@@ -99,9 +100,6 @@ type initConfig struct {
 	Provider, LogLevel, LogFormat string // "" for the default; init has no other
 }
 
-// portMountd is where mountd is most often.
-const portMountd = "20048"
-
 // yaml returns the configuration.
 func (v *initConfig) yaml() ([]byte, error) {
 	var text bytes.Buffer
@@ -132,19 +130,16 @@ func (p *initPlan) values() (v initConfig, err error) {
 	case !strings.HasPrefix(p.export, "/"):
 		return v, fmt.Errorf("--export: %q is not an absolute path; write one such as /export", p.export)
 	}
-	port := 20049
-	if p.transport == "tcp" {
-		port = 2049
-	}
+	port := configs.UsualPort(configs.Transport(p.transport))
 	host := strings.Trim(p.storage, "[]")
-	v.Endpoint = net.JoinHostPort(host, fmt.Sprint(port))
+	v.Endpoint = net.JoinHostPort(host, strconv.Itoa(port))
 	if h, _, err := net.SplitHostPort(p.storage); err == nil {
 		host, v.Endpoint = h, p.storage
 	}
 	if err := configs.CheckAddress(v.Endpoint, port); err != nil || host == "" {
 		return v, fmt.Errorf("--storage: %q is not the name or the address of a host: %w", p.storage, err)
 	}
-	v.Mountd = net.JoinHostPort(host, portMountd)
+	v.Mountd = net.JoinHostPort(host, strconv.Itoa(configs.PortMountd))
 	if v.Sidecar {
 		v.Host, v.Port, v.Allow = "127.0.0.1", "12049", "127.0.0.0/8"
 		v.Listen = net.JoinHostPort(v.Host, v.Port)
@@ -152,7 +147,7 @@ func (p *initPlan) values() (v initConfig, err error) {
 	}
 	v.Listen, v.Port = "0.0.0.0:2049", "2049"
 	if v.Reverse {
-		v.Listen, v.Port, v.ListenMount = "0.0.0.0:20049", "20049", "0.0.0.0:"+portMountd
+		v.Listen, v.Port, v.ListenMount = "0.0.0.0:20049", "20049", fmt.Sprint("0.0.0.0:", configs.PortMountd)
 	}
 	if v.Host, err = os.Hostname(); err != nil {
 		return v, err
@@ -222,7 +217,7 @@ func (p *initPlan) mounts(out io.Writer, service string, all bool) error {
 	type version struct{ Version, Options string }
 	common, mount := "proto=tcp,port="+v.Port, ",mountproto=tcp,mountport="+v.Port
 	if v.Reverse {
-		common, mount = "proto=rdma,port="+v.Port, ",mountproto=tcp,mountport=20048"
+		common, mount = "proto=rdma,port="+v.Port, fmt.Sprint(",mountproto=tcp,mountport=", configs.PortMountd)
 	}
 	versions := []version{
 		{"4.2", "vers=4.2," + common},

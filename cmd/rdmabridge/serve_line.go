@@ -28,9 +28,6 @@ type bridgeLine struct {
 	print    bool
 }
 
-// portRPCBind is where rpcbind is.
-const portRPCBind = "111"
-
 // lineFlags are the flags that need --from and --to.
 var lineFlags = []string{"to", "mount", "provider", "clients", "print-config"}
 
@@ -68,7 +65,7 @@ func (l *bridgeLine) register(cmd *cobra.Command, files *[]string) {
 
 // run runs the bridge, or prints the file that it stands for.
 func (l *bridgeLine) run(cmd *cobra.Command) error {
-	text, c, warning, err := l.config(cmd.Context(), cmd.Flags(), portRPCBind)
+	text, c, warning, err := l.config(cmd.Context(), cmd.Flags(), strconv.Itoa(configs.PortRPCBind))
 	if err != nil {
 		return err
 	}
@@ -97,7 +94,7 @@ func (l *bridgeLine) config(ctx context.Context, flags *pflag.FlagSet, rpcbindPo
 	v.Provider = l.provider
 	if v.Reverse = listens == "rdma"; v.Reverse {
 		host, _, _ := net.SplitHostPort(v.Listen)
-		v.ListenMount = net.JoinHostPort(host, portMountd)
+		v.ListenMount = net.JoinHostPort(host, strconv.Itoa(configs.PortMountd))
 	}
 	if v.Provider != "" && !v.Reverse && v.Transport != "rdma" {
 		return nil, nil, "", errors.New("--provider needs rdma:// in --from or in --to")
@@ -165,8 +162,7 @@ func ofFlags(err error) error {
 // splitURL returns the transport and host:port of a URL, with the port of NFS if it has none.
 func splitURL(flag, s string) (transport, address string, err error) {
 	transport, rest, _ := strings.Cut(s, "://")
-	port, ok := map[string]string{"tcp": "2049", "rdma": "20049"}[transport]
-	if !ok {
+	if transport != "tcp" && transport != "rdma" {
 		return "", "", fmt.Errorf("--%s: %q is not possible here; write tcp://HOST:PORT or rdma://HOST:PORT, where the port may be left out", flag, s)
 	}
 	if host, export, found := strings.Cut(strings.TrimSuffix(rest, "/"), "/"); found {
@@ -174,11 +170,11 @@ func splitURL(flag, s string) (transport, address string, err error) {
 	} else if rest = host; rest == "" {
 		return "", "", fmt.Errorf("--%s: %q has no host; write one such as %s://10.1.0.5", flag, s, transport)
 	}
+	port := configs.UsualPort(configs.Transport(transport))
 	if _, _, err := net.SplitHostPort(rest); err != nil {
-		rest = net.JoinHostPort(strings.Trim(rest, "[]"), port)
+		rest = net.JoinHostPort(strings.Trim(rest, "[]"), strconv.Itoa(port))
 	}
-	n, _ := strconv.Atoi(port)
-	if err := configs.CheckAddress(rest, n); err != nil {
+	if err := configs.CheckAddress(rest, port); err != nil {
 		return "", "", fmt.Errorf("--%s: %w", flag, err)
 	}
 	return transport, rest, nil

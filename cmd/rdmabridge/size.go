@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"strconv"
 	"strings"
 	"time"
 
@@ -89,10 +90,6 @@ func (f *sizeFlags) write(w io.Writer, p *sizing.Plan) {
 	for _, x := range p.Problems {
 		fmt.Fprintf(w, "# PROBLEM: %s\n", x)
 	}
-	port := "20049"
-	if f.transport == "tcp" {
-		port = "2049"
-	}
 	host := strings.Trim(f.storage, "[]")
 	fmt.Fprintf(w, `listeners:
   - name: nfs
@@ -113,5 +110,5 @@ chunks: {io: %s}
 memory: {budget: %s}
 loops: %d
 admin: {address: "127.0.0.1:9090"}
-`, p.Clients*5/4+16, f.transport, net.JoinHostPort(host, port), p.Connections, d.Grant, net.JoinHostPort(host, "20048"), configs.Size(d.Largest), configs.Size(p.Budget), p.Loops)
+`, p.Clients*5/4+16, f.transport, net.JoinHostPort(host, strconv.Itoa(configs.UsualPort(configs.Transport(f.transport)))), p.Connections, d.Grant, net.JoinHostPort(host, strconv.Itoa(configs.PortMountd)), configs.Size(d.Largest), configs.Size(p.Budget), p.Loops)
 }
