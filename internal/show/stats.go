@@ -20,9 +20,11 @@ const (
 func (p Pair) Stats() []Line {
 	d := p.Now
 	lines := p.Title()
-	s := "started " + d.Started.UTC().Format("2006-01-02 15:04:05 UTC") + " without a configuration file"
+	s := "started " + d.Started.UTC().Format("2006-01-02 15:04:05 UTC")
 	if d.Config.File != "" {
-		s = fmt.Sprintf("started %s with %s, loaded %s ago", d.Started.UTC().Format("2006-01-02 15:04:05 UTC"), d.Config.File, Since(d.Config.Loaded, d.Time))
+		s += fmt.Sprintf(" with %s, loaded %s ago", d.Config.File, Since(d.Config.Loaded, d.Time))
+	} else {
+		s += " without a configuration file"
 	}
 	if d.Config.RestartNeeded {
 		s += "; it has settings that take effect only after a restart"
