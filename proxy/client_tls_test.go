@@ -15,7 +15,6 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/tlstest"
-	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/proxy/admit"
 	"github.com/rdmabridge/rdmabridge/proxy/settings"
 )
@@ -215,21 +214,10 @@ func TestTLSUpstreamInjected(t *testing.T) {
 			_, _ = nc.Write(slices.Concat(testkit.Record(oncrpc.AppendStartTLS(nil, c.XID)), testkit.Record(oncrpc.AppendAccepted(nil, 1, oncrpc.Success))))
 		}
 	})
-	p, err := proxy.New(proxy.Options{
-		Log: h.Log, Metrics: h.Metrics, Engine: h.Engine, Arena: h.Arena, Registry: h.Registry,
-		Listeners: proxytest.Listeners(settings.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s"}),
-		Upstreams: proxytest.Upstreams(settings.UpstreamOptions{
-			Name: "s", Endpoints: []string{l.Addr().String(), front.Addr()}, TLS: x.upstream(false),
-			BackoffMin: 10 * time.Millisecond, BackoffMax: 50 * time.Millisecond,
-		}),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = p.Close() })
+	p := h.Start([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s"}}, []settings.UpstreamOptions{{
+		Name: "s", Endpoints: []string{l.Addr().String(), front.Addr()}, TLS: x.upstream(false),
+		BackoffMin: 10 * time.Millisecond, BackoffMax: 50 * time.Millisecond,
+	}})
 	h.Eventually("it is counted", func() bool { return metric(h, `upstream_tls_failures_total{reason="injected"`) == bad })
 	if !strings.Contains(logs.String(), `"event":"upstream_tls_failed"`) {
 		t.Errorf("no line in the log:\n%s", logs)

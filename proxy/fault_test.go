@@ -17,49 +17,10 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/tlstest"
-	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/proxy/reach"
 	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
 )
-
-// serveAny accepts connections and calls serve for each.
-func serveAny(t *testing.T, serve func(net.Conn)) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			t.Cleanup(func() { c.Close() })
-			go serve(c)
-		}
-	}()
-	return l.Addr().String()
-}
-
-// unready starts a proxy that need not get ready.
-func unready(t *testing.T, h *proxytest.Harness, l settings.ListenerOptions, u settings.UpstreamOptions) *proxy.Proxy {
-	t.Helper()
-	p, err := proxy.New(proxy.Options{
-		Log: h.Log, Metrics: h.Metrics, Engine: h.Engine, Arena: h.Arena, Registry: h.Registry,
-		Listeners: proxytest.Listeners(l), Upstreams: proxytest.Upstreams(u),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = p.Close() })
-	return p
-}
 
 // TestUpstreamFault: what listens at an endpoint is no server that the bridge can use. The upstream is down from the
 // start, though it accepts connections, and a problem with a code of its own says why.
@@ -96,10 +57,10 @@ func TestUpstreamFault(t *testing.T) {
 			return h.TCPServer(proxytest.Behaviour{}).Addr()
 		}, status.CodeProtocol, "does not answer to RDMA", nil},
 		{"RDMA at HTTP", true, func(t *testing.T, _ *proxytest.Harness) string {
-			return serveAny(t, func(c net.Conn) { _, _ = c.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n")); c.Close() })
+			return testkit.Serve(t, "tcp", "127.0.0.1:0", func(c net.Conn) { _, _ = c.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n")); c.Close() })
 		}, status.CodeProtocol, "it speaks HTTP", nil},
 		{"RDMA at a server that waits for more", true, func(t *testing.T, _ *proxytest.Harness) string {
-			return serveAny(t, func(net.Conn) {})
+			return testkit.Serve(t, "tcp", "127.0.0.1:0", func(net.Conn) {})
 		}, status.CodeProtocol, "does not answer to RDMA", nil},
 		{"TCP at RDMA", false, serveRDMA, status.CodeProtocol, "ends them without an answer", nil},
 		{"TCP at TLS", false, func(t *testing.T, _ *proxytest.Harness) string {
@@ -110,7 +71,7 @@ func TestUpstreamFault(t *testing.T) {
 			return s.Listener.Addr().String()
 		}, status.CodeProtocol, "", nil},
 		{"TCP at HTTP", false, func(t *testing.T, _ *proxytest.Harness) string {
-			return serveAny(t, func(c net.Conn) { _, _ = c.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n")); c.Close() })
+			return testkit.Serve(t, "tcp", "127.0.0.1:0", func(c net.Conn) { _, _ = c.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n")); c.Close() })
 		}, status.CodeProtocol, "the peer speaks HTTP", nil},
 		{"TCP at HTTP that waits for more", false, func(t *testing.T, _ *proxytest.Harness) string {
 			s := httptest.NewServer(http.NotFoundHandler())
@@ -149,7 +110,7 @@ func TestUpstreamFault(t *testing.T) {
 				u.Provider = proxytest.IWARP(iwarp.Options{})
 			}
 			began := time.Now()
-			p := unready(t, h, settings.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s"}, u)
+			p := h.Start([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s"}}, []settings.UpstreamOptions{u})
 			seen, since := false, time.Time{}
 			for time.Since(began) < 20*time.Second && !(seen && time.Since(began) > time.Second) {
 				d := p.Status(status.Query{})

@@ -12,7 +12,6 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/loglimit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
-	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/proxy/settings"
 )
 
@@ -26,18 +25,7 @@ func TestLines(t *testing.T) {
 	h.Log = zerolog.New(logs)
 	dead := testkit.DeadAddr(t)
 	began := time.Now()
-	p, err := proxy.New(proxy.Options{
-		Log: h.Log, Metrics: h.Metrics, Engine: h.Engine, Arena: h.Arena, Registry: h.Registry,
-		Listeners: proxytest.Listeners(settings.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "dead"}),
-		Upstreams: proxytest.Upstreams(settings.UpstreamOptions{Name: "dead", Endpoints: []string{dead}, UnavailableAfter: 50 * time.Millisecond}),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = p.Close() })
+	p := h.Start([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "dead"}}, []settings.UpstreamOptions{{Name: "dead", Endpoints: []string{dead}, UnavailableAfter: 50 * time.Millisecond}})
 	for name, m := range map[string][]byte{
 		"not an RPC Call; connection closed":                {0, 0, 0, 1, 0, 0, 0, 9, 0, 0, 0, 9},
 		"call cannot be answered; client connection closed": proxytest.GetattrCall(1),

@@ -21,8 +21,8 @@ func TestPrimedTCP(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	p := unready(t, h, settings.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"},
-		settings.UpstreamOptions{Name: "storage", Endpoints: []string{l.Addr().String()}})
+	p := h.Start([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}},
+		[]settings.UpstreamOptions{{Name: "storage", Endpoints: []string{l.Addr().String()}}})
 	c, err := l.Accept()
 	if err != nil {
 		t.Fatal(err)

@@ -22,7 +22,6 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/tlstest"
 	"github.com/rdmabridge/rdmabridge/internal/tlsconf"
-	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/proxy/admit"
 	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
@@ -647,18 +646,7 @@ func TestTLSUpstream(t *testing.T) {
 				c = tt.server(x)
 			}
 			front := h.TLSFront(s.Addr(), func() *tls.Config { return c })
-			p, err := proxy.New(proxy.Options{
-				Log: h.Log, Metrics: h.Metrics, Engine: h.Engine, Arena: h.Arena, Registry: h.Registry,
-				Listeners: proxytest.Listeners(settings.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s"}),
-				Upstreams: proxytest.Upstreams(settings.UpstreamOptions{Name: "s", Endpoints: []string{front.Addr()}, TLS: x.upstream(tt.must), BackoffMin: 10 * time.Millisecond, BackoffMax: 50 * time.Millisecond, UnavailableAfter: 500 * time.Millisecond}),
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := p.Start(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = p.Close() })
+			p := h.Start([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s"}}, []settings.UpstreamOptions{{Name: "s", Endpoints: []string{front.Addr()}, TLS: x.upstream(tt.must), BackoffMin: 10 * time.Millisecond, BackoffMax: 50 * time.Millisecond, UnavailableAfter: 500 * time.Millisecond}})
 			cl := h.Client(p.Addr("nfs"))
 			if tt.reason == "" {
 				check(t, cl, proxytest.GetattrCall(1))
@@ -738,21 +726,10 @@ func TestTLSUpstreamRevokedMeanwhile(t *testing.T) {
 	})
 	release := sync.OnceFunc(func() { close(answer) })
 	t.Cleanup(release)
-	p, err := proxy.New(proxy.Options{ // h.Proxy waits until it is ready, which it must not become
-		Log: h.Log, Metrics: h.Metrics, Engine: h.Engine, Arena: h.Arena, Registry: h.Registry,
-		Listeners: proxytest.Listeners(settings.ListenerOptions{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s"}),
-		Upstreams: proxytest.Upstreams(settings.UpstreamOptions{
-			Name: "s", Endpoints: []string{front.Addr()}, TLS: x.upstream(true),
-			BackoffMin: 10 * time.Millisecond, BackoffMax: 50 * time.Millisecond, UnavailableAfter: 500 * time.Millisecond,
-		}),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = p.Close() })
+	p := h.Start([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "s"}}, []settings.UpstreamOptions{{
+		Name: "s", Endpoints: []string{front.Addr()}, TLS: x.upstream(true),
+		BackoffMin: 10 * time.Millisecond, BackoffMax: 50 * time.Millisecond, UnavailableAfter: 500 * time.Millisecond,
+	}})
 	<-asked
 	x.write("servers.pem", tlstest.NewCA(t, "others").PEM())
 	p.RefreshTLS(true)

@@ -16,28 +16,16 @@ import (
 
 // fakeRPCBind answers each GETPORT with a port, and returns its own.
 func fakeRPCBind(t *testing.T, port uint32) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			question := make([]byte, 4+56)
-			if _, err := io.ReadFull(c, question); err == nil {
-				reply := []byte{0x80, 0, 0, 28}
-				reply = append(reply, question[4:8]...)
-				reply = append(reply, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
-				_, _ = c.Write(binary.BigEndian.AppendUint32(reply, port))
-			}
-			c.Close()
+	_, own, _ := net.SplitHostPort(testkit.Serve(t, "tcp", "127.0.0.1:0", func(c net.Conn) {
+		defer c.Close()
+		question := make([]byte, 4+56)
+		if _, err := io.ReadFull(c, question); err == nil {
+			reply := []byte{0x80, 0, 0, 28}
+			reply = append(reply, question[4:8]...)
+			reply = append(reply, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+			_, _ = c.Write(binary.BigEndian.AppendUint32(reply, port))
 		}
-	}()
-	_, own, _ := net.SplitHostPort(l.Addr().String())
+	}))
 	return own
 }
 

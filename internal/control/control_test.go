@@ -147,24 +147,11 @@ func TestUnreachable(t *testing.T) {
 	l.SetUnlinkOnClose(false)
 	l.Close()
 	speak := func(name, answer string) string {
-		path := filepath.Join(dir, name)
-		l, err := net.Listen("unix", path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { l.Close() })
-		go func() {
-			for {
-				c, err := l.Accept()
-				if err != nil {
-					return
-				}
-				_, _ = c.Read(make([]byte, 4096)) // the request
-				fmt.Fprint(c, answer)
-				c.Close()
-			}
-		}()
-		return path
+		return testkit.Serve(t, "unix", filepath.Join(dir, name), func(c net.Conn) {
+			_, _ = c.Read(make([]byte, 4096)) // the request
+			fmt.Fprint(c, answer)
+			c.Close()
+		})
 	}
 	for _, tt := range []struct{ path, want string }{
 		{filepath.Join(dir, "none.sock"), "start one with rdmabridge serve"},

@@ -168,28 +168,17 @@ func TestAskNobody(t *testing.T) {
 
 // TestAskOther: servers of another protocol, and one that ends every connection.
 func TestAskOther(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { l.Close() })
-	go func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			_, _ = bufio.NewReader(c).Peek(1)
-			_, _ = c.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"))
-			c.Close()
-		}
-	}()
+	http := testkit.Serve(t, "tcp", "127.0.0.1:0", func(c net.Conn) {
+		_, _ = bufio.NewReader(c).Peek(1)
+		_, _ = c.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n"))
+		c.Close()
+	})
 	for _, tt := range []struct {
 		target Target
 		says   string
 	}{
-		{Target{Address: l.Addr().String()}, "answers as HTTP, and the upstream has transport: tcp"},
-		{Target{RDMA: true, Address: l.Addr().String()}, "answers as HTTP, and the upstream has transport: rdma"},
+		{Target{Address: http}, "answers as HTTP, and the upstream has transport: tcp"},
+		{Target{RDMA: true, Address: http}, "answers as HTTP, and the upstream has transport: rdma"},
 		{Target{RDMA: true, Address: serveTCP(t, proxytest.Behaviour{})}, "answers as NFS over TCP, and the upstream has transport: rdma"},
 		{Target{Address: serveRDMA(t, proxytest.Behaviour{})}, "answers as RDMA over iWARP (MPA), and the upstream has transport: tcp"},
 	} {

@@ -30,6 +30,28 @@ func TCPPair(t testing.TB) (a, b *net.TCPConn) {
 	return s.(*net.TCPConn), c.(*net.TCPConn)
 }
 
+// Serve accepts connections on network, "tcp" or "unix", at address, and calls serve for each, which is closed
+// when the test ends. It returns where it listens.
+func Serve(t testing.TB, network, address string, serve func(net.Conn)) string {
+	t.Helper()
+	l, err := net.Listen(network, address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			t.Cleanup(func() { c.Close() })
+			go serve(c)
+		}
+	}()
+	return l.Addr().String()
+}
+
 // An EchoStream is a loop.Stream that echoes a stream of octets and queues those that the kernel does not take. Its
 // fields belong to the loop.
 type EchoStream struct {

@@ -1,21 +1,18 @@
 package admit
 
 import (
-	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/crowd"
-	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/proxy/admit/gates"
+	"github.com/rdmabridge/rdmabridge/proxy/admit/gates/gatestest"
 )
 
 // A fakeWaiter is a client that sends whenever the bridge reads from it.
 type fakeWaiter struct {
-	mu     sync.Mutex // stands for the loop
+	gatestest.Conn
 	client Client
-	left   atomic.Bool
 	sent   int
 	send   func(*fakeWaiter)
 	idle   bool
@@ -23,21 +20,7 @@ type fakeWaiter struct {
 	resumed *int // only counts how often the client may go on; nil for a client that sends
 }
 
-func (f *fakeWaiter) Gone() bool  { return f.left.Load() }
-func (f *fakeWaiter) Close(error) { f.left.Store(true) }
-func (f *fakeWaiter) Post(t loop.Task) {
-	go func() {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		t.Run()
-	}()
-}
-
-func (f *fakeWaiter) run() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.Resume()
-}
+func (f *fakeWaiter) run() { f.Do(f.Resume) }
 
 func (f *fakeWaiter) Resume() {
 	if f.resumed != nil {
@@ -52,8 +35,8 @@ func (f *fakeWaiter) Resume() {
 
 // n is how many Calls the client has sent.
 func (f *fakeWaiter) n() int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	f.Lock()
+	defer f.Unlock()
 	return f.sent
 }
 
@@ -66,12 +49,6 @@ func (f *fakeWaiter) open(h *Host) {
 		h.id = crowd.Host(hostIDs.Add(1))
 	}
 	f.client.waiter, f.client.host = gates.MakeWaiter(f, h.id), h
-}
-
-// bubbleClock is the loops' clock in a bubble.
-func bubbleClock() func() int64 {
-	began := time.Now()
-	return func() int64 { return int64(time.Since(began)) + int64(time.Hour) }
 }
 
 // TestSlowStartDoesNotAllocate: a Call costs no allocation in an admission.

@@ -9,6 +9,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/pool/slowstart"
 	"github.com/rdmabridge/rdmabridge/proxy/admit/gates"
+	"github.com/rdmabridge/rdmabridge/proxy/admit/gates/gatestest"
 )
 
 // enter has a count a Call of the client.
@@ -20,7 +21,7 @@ func (f *fakeWaiter) enter(a *SlowStart) *sentCall {
 
 // testAdmission is the admission of clients to an upstream that has just started.
 func testAdmission() *SlowStart {
-	return NewSlowStart(metrics.New(), "storage", slowstart.New(16, slowStartOctets), bubbleClock(), func() time.Duration { return 30 * time.Second })
+	return NewSlowStart(metrics.New(), "storage", slowstart.New(16, slowStartOctets), gatestest.BubbleClock(), func() time.Duration { return 30 * time.Second })
 }
 
 // A sentCall is a Call that the bridge has read.
@@ -128,7 +129,7 @@ func TestSlowStartOfNewClients(t *testing.T) {
 		count := func() (sent, left int) {
 			for _, f := range clients {
 				sent += f.n()
-				if f.left.Load() {
+				if f.Gone() {
 					left++
 				}
 			}
@@ -160,7 +161,7 @@ func TestSlowStartPlaces(t *testing.T) {
 		name string
 		send func(a *SlowStart, f *fakeWaiter)
 	}{
-		{"ends", func(a *SlowStart, f *fakeWaiter) { f.left.Store(true); a.gone(&f.client.starter) }},
+		{"ends", func(a *SlowStart, f *fakeWaiter) { f.Close(nil); a.gone(&f.client.starter) }},
 		{"sends NULL", func(a *SlowStart, f *fakeWaiter) { a.enter(&Charge{}, 0, 0, &f.client.starter) }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -242,7 +243,7 @@ func TestSlowStartOfAnotherUpstream(t *testing.T) {
 			t.Errorf("%d clients have the place of one that has left, and the one at the other gate goes on: %v", n, moves.client.waiter.Shut() == 0)
 		}
 		for _, f := range append(waiting, moves, coming) {
-			f.left.Store(true)
+			f.Close(nil)
 		}
 		time.Sleep(time.Minute) // the timers end
 	})
@@ -286,7 +287,7 @@ func TestSlowStartOfHosts(t *testing.T) {
 			t.Errorf("the other host sent its hundred Calls in %v, want less than %v", took, slowStartTick)
 		}
 		for _, f := range clients {
-			f.left.Store(true)
+			f.Close(nil)
 		}
 		time.Sleep(time.Minute)
 	})

@@ -95,6 +95,14 @@ func (h *Harness) TCPServer(b Behaviour) *TCPServer {
 // Proxy starts a proxy and waits until it is ready.
 func (h *Harness) Proxy(ls []settings.ListenerOptions, us []settings.UpstreamOptions) *proxy.Proxy {
 	h.T.Helper()
+	p := h.Start(ls, us)
+	h.Eventually("the proxy is ready", func() bool { return p.Ready() == nil })
+	return p
+}
+
+// Start starts a proxy, which may never get ready.
+func (h *Harness) Start(ls []settings.ListenerOptions, us []settings.UpstreamOptions) *proxy.Proxy {
+	h.T.Helper()
 	p, err := proxy.New(proxy.Options{
 		Log: h.Log, Metrics: h.Metrics, Engine: h.Engine, Arena: h.Arena, Registry: h.Registry,
 		Listeners: Listeners(ls...), Upstreams: Upstreams(us...), LookUp: h.lookUp,
@@ -106,7 +114,6 @@ func (h *Harness) Proxy(ls []settings.ListenerOptions, us []settings.UpstreamOpt
 		h.T.Fatal(err)
 	}
 	h.T.Cleanup(func() { _ = p.Close() })
-	h.Eventually("the proxy is ready", func() bool { return p.Ready() == nil })
 	return p
 }
 

@@ -7,13 +7,8 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/crowd"
+	"github.com/rdmabridge/rdmabridge/proxy/admit/gates/gatestest"
 )
-
-// bubbleClock is the loops' clock in a bubble.
-func bubbleClock() func() int64 {
-	began := time.Now()
-	return func() int64 { return int64(time.Since(began)) + int64(time.Hour) }
-}
 
 // TestBucketKeepsTheRate: clients that always have another Call get their rate, together,
 // however long their Calls and Replies are.
@@ -31,7 +26,7 @@ func TestBucketKeepsTheRate(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(tt.rate, tt.octet), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				clock := bubbleClock()
+				clock := gatestest.BubbleClock()
 				b := NewLimit(GateListener, tt.rate, nil, clock).join(allHosts)
 				clients := make([]*fakeWaiter, 3)
 				for i := range clients {
@@ -48,7 +43,7 @@ func TestBucketKeepsTheRate(t *testing.T) {
 				n := 0
 				for _, f := range clients {
 					n += f.sent
-					f.left.Store(true)
+					f.Close(nil)
 				}
 				burst := tt.want/40 + len(clients) + b.limit.atOnce
 				if n < tt.want*19/20-1 || n > tt.want+burst {
@@ -64,7 +59,7 @@ func TestBucketKeepsTheRate(t *testing.T) {
 // by ten milliseconds.
 func TestBucketAndIdleClients(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		clock := bubbleClock()
+		clock := gatestest.BubbleClock()
 		b := NewLimit(GateListener, Rate{Calls: 100}, nil, clock).join(allHosts)
 		var clients []*fakeWaiter
 		for i := range 20 {
@@ -85,7 +80,7 @@ func TestBucketAndIdleClients(t *testing.T) {
 		if n := clients[0].sent; n < 700 {
 			t.Errorf("%d Calls in ten seconds, of which two went by in debt", n)
 		}
-		clients[0].left.Store(true)
+		clients[0].Close(nil)
 		time.Sleep(time.Minute)
 	})
 }

@@ -3,39 +3,22 @@ package gates
 import (
 	"fmt"
 	"net/netip"
-	"sync"
-	"sync/atomic"
 	"testing"
 
 	"github.com/rdmabridge/rdmabridge/internal/crowd"
-	"github.com/rdmabridge/rdmabridge/internal/loop"
+	"github.com/rdmabridge/rdmabridge/proxy/admit/gates/gatestest"
 )
 
 // A fakeWaiter is a client that sends whenever the bridge reads from it.
 type fakeWaiter struct {
-	mu     sync.Mutex // stands for the loop
+	gatestest.Conn
 	client testClient
-	left   atomic.Bool
 	sent   int
 	send   func(*fakeWaiter)
 	idle   bool
 }
 
-func (f *fakeWaiter) Gone() bool  { return f.left.Load() }
-func (f *fakeWaiter) Close(error) { f.left.Store(true) }
-func (f *fakeWaiter) Post(t loop.Task) {
-	go func() {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		t.Run()
-	}()
-}
-
-func (f *fakeWaiter) run() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.Resume()
-}
+func (f *fakeWaiter) run() { f.Do(f.Resume) }
 
 func (f *fakeWaiter) Resume() {
 	for f.client.shut == 0 && !f.idle {
@@ -95,7 +78,7 @@ func TestGateIsFair(t *testing.T) {
 
 // TestGatesDoNotAllocate: a Call costs no allocation in a bucket.
 func TestGatesDoNotAllocate(t *testing.T) {
-	clock := bubbleClock()
+	clock := gatestest.BubbleClock()
 	b := NewLimit(GateClient, Rate{Calls: 10_000_000, Octets: 1 << 40}, nil, clock).join(allHosts)
 	f := &fakeWaiter{}
 	f.open(1)

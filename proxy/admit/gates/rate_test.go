@@ -8,13 +8,14 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/crowd"
 	"github.com/rdmabridge/rdmabridge/metrics"
+	"github.com/rdmabridge/rdmabridge/proxy/admit/gates/gatestest"
 )
 
 // TestRatesOfAddresses: an address that has connected again still owes what it owed, and
 // the bridge forgets addresses that owe nothing.
 func TestRatesOfAddresses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		clock := bubbleClock()
+		clock := gatestest.BubbleClock()
 		r := NewRates(metrics.New(), "nfs", Rate{}, Rate{Calls: 1}, nil, clock)
 		one, two, again := clientAt("192.0.2.1"), clientAt("192.0.2.1"), clientAt("192.0.2.1")
 		one.follow(r)
@@ -95,9 +96,9 @@ func limitedClients(n int, r *Rates, h crowd.Host, clock func() int64) []*fakeWa
 func callsInASecond(clients []*fakeWaiter) int {
 	sent := func() (n int) {
 		for _, f := range clients {
-			f.mu.Lock()
+			f.Lock()
 			n += f.sent
-			f.mu.Unlock()
+			f.Unlock()
 		}
 		return n
 	}
@@ -111,7 +112,7 @@ func callsInASecond(clients []*fakeWaiter) int {
 // new rate, and a limit that has not changed keeps its debts.
 func TestRatesThatChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		clock, m := bubbleClock(), metrics.New()
+		clock, m := gatestest.BubbleClock(), metrics.New()
 		h, all := hostAt("192.0.2.1"), Rate{Calls: 1_000_000}
 		r := NewRates(m, "nfs", all, Rate{Calls: 1}, nil, clock)
 		clients := limitedClients(3, r, h, clock)
@@ -122,9 +123,9 @@ func TestRatesThatChange(t *testing.T) {
 				t.Errorf("%+v: not only the rate of addresses is another", each)
 			}
 			for _, f := range clients {
-				f.mu.Lock()
+				f.Lock()
 				f.client.follow(r)
-				f.mu.Unlock()
+				f.Unlock()
 			}
 			old.Replaced(r)
 		}
@@ -150,7 +151,7 @@ func TestRatesThatChange(t *testing.T) {
 			t.Errorf("%d connections of %d are known", refs, len(clients))
 		}
 		for _, f := range clients {
-			f.left.Store(true)
+			f.Close(nil)
 			f.client.follow(nil)
 		}
 		if refs := r.each.buckets[h].refs; refs != 0 {
