@@ -309,7 +309,7 @@ func TestHealthyBesideStuck(t *testing.T) {
 				s.run(run)
 				from := healthy.begin
 				if tt.hosts > o.slow && o.slow > 0 {
-					from += time.Duration(tt.hosts/o.slow) * time.Second / 2 // the slow start lets so many Calls pass in half a second
+					from += time.Duration(tt.hosts/o.slow) * time.Second / 5 // the slow start lets so many Calls pass in a fifth of a second
 				}
 				if got := s.served("healthy", from); got < 0.99 {
 					st := s.p.Stats()

@@ -57,9 +57,9 @@ type Waiter struct {
 }
 
 const (
-	// Age is how long an age of a slow start lasts: a Call is counted for a quarter of
-	// a second to half a second.
-	Age = 250 * time.Millisecond
+	// Age is how long an age of a slow start lasts: a Call is counted for a tenth to a fifth of a second. After
+	// a start, a hundred hosts whose first Calls hang must not keep the next one out for seconds.
+	Age = 100 * time.Millisecond
 	// oldTimes is how many times the limit of octets all Calls of clients may have, those
 	// that are not counted any more included.
 	oldTimes = 4

@@ -135,7 +135,7 @@ func TestSlowStartOfNewClients(t *testing.T) {
 			}
 			return sent, left
 		}
-		time.Sleep(200 * time.Millisecond)
+		time.Sleep(slowstart.Age - time.Millisecond)
 		synctest.Wait()
 		if sent, left := count(); sent != 16 || left != 0 {
 			t.Errorf("%d Calls of %d clients are in, and %d clients gone", sent, len(clients), left)
