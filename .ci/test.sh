@@ -47,7 +47,8 @@ until [ -e "$out/installed" ] || ! kill -0 $guest 2> /dev/null; do sleep 1; done
     step build sh -c 'go list -race -test -export "$@" > /dev/null' sh $timed $racing
     tests race 10s -race "${flags[@]}" $racing
     wait $guest || true
-    # Three at once, because these tests wait as often as they compute; and with fewer rounds of what is random than in make ci.
-    tests timed 10s -race -short -p 3 "${flags[@]}" $timed
+    # Three packages and four tests at once, because these wait as often as they compute; and with fewer rounds of what is
+    # random than in make ci.
+    tests timed 10s -race -short -p 3 -parallel 4 "${flags[@]}" $timed
 }
 verdict
