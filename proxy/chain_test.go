@@ -15,6 +15,7 @@ import (
 // and other thresholds, and the pairs with TCP besides: NFS and other Calls of all sizes,
 // in chunks on both sides, many at once, every octet checked, while the server calls back.
 func TestChains(t *testing.T) {
+	t.Parallel()
 	pairs(t, proxytest.Behaviour{}, func(l *settings.ListenerOptions, u *settings.UpstreamOptions) {
 		l.CallInline, l.ReplyInline = 8192, 2048
 		u.CallInline, u.ReplyInline = 4096, 4096

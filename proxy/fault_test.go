@@ -25,6 +25,7 @@ import (
 // TestUpstreamFault: what listens at an endpoint is no server that the bridge can use. The upstream is down from the
 // start, though it accepts connections, and a problem with a code of its own says why.
 func TestUpstreamFault(t *testing.T) {
+	t.Parallel()
 	// The far bridge requires TLS and certificates, and each test has files of its own.
 	secure := func(change func(*security)) func(*security) *reach.TLS {
 		return func(x *security) *reach.TLS {

@@ -30,6 +30,7 @@ func signedMix(i uint32) []byte {
 // the lanes busy. If the client has several connections, these are on several lanes. Then the bridge
 // reads the Calls in another order than the client has sent them, and all are answered.
 func TestLaneGSSWindow(t *testing.T) {
+	t.Parallel()
 	const calls, depth = 600, 24
 	for _, tt := range []struct{ lanes, connections int }{{1, 1}, {1, 4}, {4, 4}} {
 		t.Run(fmt.Sprintf("%d lanes, %d connections", tt.lanes, tt.connections), func(t *testing.T) {
@@ -71,6 +72,7 @@ func TestLaneGSSWindow(t *testing.T) {
 // TestLaneGSSWindowIsBounded: no more Calls of a context are outstanding than its window has, on all
 // connections of its client together.
 func TestLaneGSSWindowIsBounded(t *testing.T) {
+	t.Parallel()
 	eachBack(t, func(t *testing.T, rdma bool) {
 		var gate proxytest.Gate
 		x := newLaneBench(t, rdma, proxytest.Behaviour{Gate: &gate}, func(_ *settings.ListenerOptions, u *settings.UpstreamOptions) {
@@ -113,6 +115,7 @@ func TestLaneGSSWindowIsBounded(t *testing.T) {
 // TestLaneSignedXIDs: two clients on one lane have the same XIDs, which are signed, at the same time.
 // The second of two Calls waits until the first is answered, and none fails.
 func TestLaneSignedXIDs(t *testing.T) {
+	t.Parallel()
 	const depth, calls = 16, 2000
 	eachBack(t, func(t *testing.T, rdma bool) {
 		var gate proxytest.Gate

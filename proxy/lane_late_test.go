@@ -207,6 +207,7 @@ func TestLaneLateCallAgain(t *testing.T) {
 // TestLaneLateHosts: when so many hosts have Calls that hang that a new host could not get in, another
 // connection replaces the lane's each time.
 func TestLaneLateHosts(t *testing.T) {
+	t.Parallel()
 	change := func(_ *settings.ListenerOptions, u *settings.UpstreamOptions) {
 		// A newcomer is closed after half the time for which late Calls do not replace another connection.
 		u.CallTimeout, u.ProbeInterval, u.UnavailableAfter = time.Second, 50*time.Millisecond, 5*time.Second
@@ -277,6 +278,7 @@ func TestLaneLateEnds(t *testing.T) {
 // TestLaneLateReplaced: nothing is left of Calls that the server never answers when another connection has replaced theirs,
 // whether the clients of that come to the other one or not.
 func TestLaneLateReplaced(t *testing.T) {
+	t.Parallel()
 	eachBack(t, func(t *testing.T, rdma bool) {
 		x, b, uo := lateBench(t, rdma)
 		uo.SilentTimeout = time.Minute // connections are made with it

@@ -31,6 +31,7 @@ func (x *laneWorld) another(n int, prefix string) *nfs4test.Clients {
 // TestLaneIsUsedAgain: a lane whose connection has ended, and whose clients have all gone to other lanes,
 // gets clients again.
 func TestLaneIsUsedAgain(t *testing.T) {
+	t.Parallel()
 	laneWorlds(t, 6, nfs4test.ServerOptions{}, sleepy, func(_ *testing.T, x *laneWorld) {
 		x.allUp()
 		x.eventually("each lane has a connection", func() bool {

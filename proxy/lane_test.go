@@ -237,6 +237,7 @@ func TestLaneClientReturns(t *testing.T) {
 // TestLaneSilentClient: a client that does not answer reverse Calls costs the others nothing, and the
 // server tells it that its back channel has failed.
 func TestLaneSilentClient(t *testing.T) {
+	t.Parallel()
 	laneWorlds(t, 6, nfs4test.ServerOptions{}, func(_ *settings.ListenerOptions, uo *settings.UpstreamOptions, _ *nfs4test.ClientsOptions) {
 		uo.Connections = 1
 	}, func(_ *testing.T, x *laneWorld) {

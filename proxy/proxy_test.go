@@ -673,6 +673,7 @@ func TestClientThatDoesNotRead(t *testing.T) {
 // TestClientsThatDoNotRead: whatever they ask for, over RDMA or TCP, alone or
 // together, the others go on.
 func TestClientsThatDoNotRead(t *testing.T) {
+	t.Parallel()
 	const budget = 64 << 20
 	unknown := func(xid uint32) []byte { return proxytest.EchoCall(xid, 20, 1000000, 0) }
 	read := func(xid uint32) []byte { return proxytest.ReadCall(xid, 0, 1<<20) }

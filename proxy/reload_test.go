@@ -45,6 +45,7 @@ type generation struct {
 // TestReloadsLeaveNothing: after reloads that give everything another name there are as many series as before, and
 // nothing refers to the listeners, upstreams and tenants that are gone.
 func TestReloadsLeaveNothing(t *testing.T) {
+	t.Parallel()
 	for _, rdma := range []bool{false, true} {
 		t.Run(map[bool]string{false: "TCP", true: "RDMA"}[rdma], func(t *testing.T) {
 			t.Parallel()

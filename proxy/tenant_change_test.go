@@ -30,6 +30,7 @@ func answeredSoon(t *testing.T, what string, replies []<-chan []byte) {
 // TestTenantReloadInDebt: a client that waits because of its tenant's rate, and belongs to another tenant or to none
 // after a reload, waits for the old rate no more, and for that of its new tenant from then on.
 func TestTenantReloadInDebt(t *testing.T) {
+	t.Parallel()
 	slow := gates.Rate{Octets: 100} // a READ of 64 KiB takes eleven minutes
 	greedy := []netip.Prefix{netip.MustParsePrefix("127.0.1.0/29")}
 	for limit, limits := range map[string]admit.TenantOptions{
