@@ -40,7 +40,7 @@ type bridge struct {
 
 	drainIn  atomic.Int64    // drain.timeout of config, a time.Duration
 	draining atomic.Bool     // from the first moment of a drain on
-	stop     chan stopReason // one deep: an operator wants a drain
+	stop     chan stopReason // one deep: something else than a signal wants a drain
 
 	sink *logsink.Sink // where log writes; nil in tests that have no use for it
 

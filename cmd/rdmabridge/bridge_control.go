@@ -55,7 +55,7 @@ func (b *bridge) askToDrain() (time.Duration, error) {
 		return 0, errors.New("the bridge is draining already")
 	}
 	select {
-	case b.stop <- stopReason{operator: true}:
+	case b.stop <- stopReason{reason: "operator"}:
 		return time.Duration(b.drainIn.Load()), nil
 	default:
 		return 0, errors.New("the bridge is about to drain already")

@@ -29,7 +29,7 @@ type initPlan struct {
 	export    string // for mounts
 }
 
-var initTemplate = template.Must(template.New("init").Parse(`# {{if .Sidecar}}A bridge beside one application, which mounts {{.Host}}.{{else if .Reverse}}A bridge between clients with RDMA and one storage.{{else}}A bridge between many clients and one storage.{{end}} Made by rdmabridge {{.Made}}.
+var initTemplate = template.Must(template.New("init").Parse(`# {{if .Sidecar}}A bridge beside one application, which mounts {{.Host}}.{{else if .Mounts}}A bridge for the mounts of this host.{{else if .Reverse}}A bridge between clients with RDMA and one storage.{{else}}A bridge between many clients and one storage.{{end}} Made by rdmabridge {{.Made}}.
 # rdmabridge check -c FILE reports mistakes; configs/rdmabridge.yaml shows every setting.
 listeners:
 {{- if .Reverse}}
@@ -64,7 +64,10 @@ listeners:
 {{- with .Allow}}
     allow: [{{.}}] # nobody else may connect
 {{- end}}
-{{- if .Sidecar}}
+{{- if .Mounts}}
+    privileged: required # root's mounts; other users of this host may not send Calls
+{{- end}}
+{{- if or .Sidecar .Mounts}}
     limits: {connections: 64}
 {{- end}}
 {{end}}
@@ -80,7 +83,7 @@ upstreams:
     transport: tcp
     endpoints: ["{{.Mountd}}"] # what "rpcinfo -p" on the storage says of mountd; unused by NFSv4
 {{- end}}
-{{if .Sidecar}}
+{{if or .Sidecar .Mounts}}
 memory: {budget: 256MiB} # of all messages
 {{end}}
 admin: {address: "{{.Admin}}"} # /metrics, /livez, /readyz and a status page
@@ -92,7 +95,7 @@ log: {level: "{{or .LogLevel "info"}}", format: "{{or .LogFormat "auto"}}"}
 // An initConfig is what the templates of init print, and serve without a file.
 type initConfig struct {
 	Made                                             string // by which command
-	Sidecar, Reverse                                 bool
+	Sidecar, Reverse, Mounts                         bool   // Mounts: for those of this host, by rdmabridge mount
 	Host, Port, Listen, ListenMount, Allow           string
 	Transport, Endpoint, Mountd, Export, Where, Unit string
 	Admin                                            string

@@ -15,7 +15,7 @@
 //	   bridge was reached
 //
 // Explain exits with 1 when it cannot read its input. Doctor exits with 1 when it has found an error,
-// and with 3 when it has found nothing worse than a warning.
+// and with 3 when it has found nothing worse than a warning. Mount and umount have the codes of mount(8).
 package main
 
 import (
@@ -29,7 +29,7 @@ import (
 
 func main() {
 	ownsProcess = true
-	os.Exit(execute(os.Args[1:], os.Stdout, os.Stderr))
+	os.Exit(execute(helperArgs(os.Args), os.Stdout, os.Stderr))
 }
 
 // execute runs one command line and returns its exit code.
@@ -55,7 +55,7 @@ To measure bridges and servers, there is rdmabridge-bench.`)
 		}
 		cmd.AddCommand(commands...)
 	}
-	group("run", "Run a bridge:", newServeCommand(), newDemoCommand(), newInitCommand(), newCheckCommand(), newSizeCommand(), newConfigCommand())
+	group("run", "Run a bridge:", newServeCommand(), newMountCommand(), newUmountCommand(), newDemoCommand(), newInitCommand(), newCheckCommand(), newSizeCommand(), newConfigCommand())
 	group("look", "Look at a running bridge:", newTopCommand(), newStatsCommand(), newClientsCommand(), newUpstreamsCommand(), newCaptureCommand())
 	group("act", "Act on a running bridge:", newDrainCommand(), newEjectCommand(), newReturnCommand(), newDisconnectCommand(), newLogLevelCommand())
 	group("find", "Find out what is wrong:", newDoctorCommand(), newExplainCommand())

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/rdmabridge/rdmabridge/internal/cli"
+	"github.com/rdmabridge/rdmabridge/internal/nfsmount"
 )
 
 const minimalConfig = `
@@ -67,6 +68,13 @@ func TestExitCodes(t *testing.T) {
 		{"serve bad, for people", []string{"serve", "-c", people}, cli.ExitFailed, "", people + ":1: listeners: the file has no listener; write at least one"},
 		{"serve a directory without files", []string{"serve", "-c", filepath.Dir(filepath.Dir(bad))}, cli.ExitUsage, "", "no file in it ends in .yaml or .yml"},
 		{"check a directory", []string{"check", filepath.Dir(good)}, cli.ExitDone, "good: 1 listeners", ""},
+		{"mount", []string{"mount", "10.1.0.5:/e", "/mnt", "-fo", "ro,vers=3"}, cli.ExitDone, "", ""},
+		{"mount, as mount(8) has it", []string{"mount", "--helper", "10.1.0.5:/e", "/mnt", "-sfnv", "-o", "rw", "-t", "rdmabridge"}, cli.ExitDone, "", ""},
+		{"mount without a directory", []string{"mount", "10.1.0.5:/e"}, nfsmount.Usage, "", "mount.rdmabridge: DIRECTORY is missing: rdmabridge mount STORAGE:/EXPORT DIRECTORY\nRun"},
+		{"mount of what is no export", []string{"mount", "10.1.0.5", "/mnt"}, nfsmount.Usage, "", "mount.rdmabridge: \"10.1.0.5\" is not an export of a storage; write one such as 10.1.0.5:/export\n"},
+		{"mount with a wrong flag", []string{"mount", "--fly"}, nfsmount.Usage, "", "mount.rdmabridge: unknown flag: --fly\nRun \"rdmabridge mount --help\""},
+		{"mount in a namespace", []string{"mount", "10.1.0.5:/e", "/mnt", "-N", "7"}, nfsmount.Usage, "", "mount.rdmabridge: -N is not supported; use nsenter --mount"},
+		{"umount without a directory", []string{"umount"}, nfsmount.Usage, "", "umount.rdmabridge: DIRECTORY is missing"},
 		{"version", []string{"version"}, cli.ExitDone, "RDMA providers [iwarp]", ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -26,10 +26,11 @@ type bridgeLine struct {
 	provider string
 	clients  string
 	print    bool
+	unmounts bool // whether the bridge ends when no mount of this host needs it
 }
 
 // lineFlags are the flags that need --from and --to.
-var lineFlags = []string{"to", "mount", "provider", "clients", "print-config"}
+var lineFlags = []string{"to", "mount", "provider", "clients", "print-config", "until-unmounted"}
 
 // register adds the flags to cmd, which takes a configuration file in their place.
 func (l *bridgeLine) register(cmd *cobra.Command, files *[]string) {
@@ -40,6 +41,7 @@ func (l *bridgeLine) register(cmd *cobra.Command, files *[]string) {
 	f.StringVar(&l.provider, "provider", "", "with --to: the `PROVIDER` of rdma://, iwarp or ibverbs (default iwarp)")
 	f.StringVar(&l.clients, "clients", "", "with --from: the `NETWORKS` that may connect, such as 10.0.0.0/8,192.0.2.7 (default: all)")
 	f.BoolVar(&l.print, "print-config", false, "with --from and --to: print the file that they stand for")
+	f.BoolVar(&l.unmounts, "until-unmounted", false, "with --from and --to: end when no NFS mount of this host needs the bridge any more; for root's mounts alone, as rdmabridge mount starts it")
 	completeWords(cmd, "provider", configs.ProviderIWARP, configs.ProviderIBVerbs)
 	needsFile := cmd.Args
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
@@ -70,7 +72,11 @@ func (l *bridgeLine) run(cmd *cobra.Command) error {
 		return err
 	}
 	if !l.print {
-		return runLogged(cmd, service{config: c}, warning)
+		s := service{config: c}
+		if l.unmounts {
+			s.started = endUnmounted
+		}
+		return runLogged(cmd, s, warning)
 	}
 	if warning != "" {
 		fmt.Fprintln(cmd.ErrOrStderr(), "warning: "+warning)
@@ -90,17 +96,19 @@ func (l *bridgeLine) config(ctx context.Context, flags *pflag.FlagSet, rpcbindPo
 	if v.Transport, v.Endpoint, err = splitURL("to", l.to); err != nil {
 		return nil, nil, "", err
 	}
-	v.Host, _, _ = net.SplitHostPort(v.Endpoint)
+	v.Host = hostOf(v.Endpoint)
 	v.Provider = l.provider
 	if v.Reverse = listens == "rdma"; v.Reverse {
-		host, _, _ := net.SplitHostPort(v.Listen)
-		v.ListenMount = net.JoinHostPort(host, strconv.Itoa(configs.PortMountd))
+		v.ListenMount = net.JoinHostPort(hostOf(v.Listen), strconv.Itoa(configs.PortMountd))
 	}
 	if v.Provider != "" && !v.Reverse && v.Transport != "rdma" {
 		return nil, nil, "", errors.New("--provider needs rdma:// in --from or in --to")
 	}
 	if v.Allow, err = quoteNetworks(l.clients); err != nil {
 		return nil, nil, "", err
+	}
+	if v.Mounts = l.unmounts; v.Mounts && (v.Reverse || net.ParseIP(hostOf(v.Listen)).String() != "127.0.0.1") {
+		return nil, nil, "", errors.New("--until-unmounted needs --from tcp://127.0.0.1:PORT, which mounts of this host use")
 	}
 	if l.mount != "none" {
 		v.Mountd = l.mount
@@ -195,6 +203,12 @@ func askForMount(ctx context.Context, host, rpcbindPort string) (address, warnin
 		return "", fmt.Sprintf("the rpcbind of %s knows no MOUNT: clients of NFSv3 cannot mount; %s", host, advice), nil
 	}
 	return net.JoinHostPort(host, strconv.Itoa(int(port))), "", nil
+}
+
+// hostOf returns the host of an address with a port.
+func hostOf(address string) string {
+	host, _, _ := net.SplitHostPort(address)
+	return host
 }
 
 // flagOr returns the value of a flag, or other if it is empty.

@@ -40,6 +40,7 @@ func lineConfig(t *testing.T, rpcbindPort string, args ...string) (text string, 
 	for name, to := range map[string]*string{"from": &l.from, "to": &l.to, "mount": &l.mount, "provider": &l.provider, "clients": &l.clients} {
 		*to = cmd.Flags().Lookup(name).Value.String()
 	}
+	l.unmounts = cmd.Flags().Changed("until-unmounted")
 	b, c, warning, err := l.config(t.Context(), cmd.Flags(), rpcbindPort)
 	return string(b), c, warning, err
 }
@@ -107,6 +108,7 @@ func TestServeLineMistakes(t *testing.T) {
 		"--from tcp://:2049 --to rdma://h --mount 20048":                     `--mount: "20048" has no host`,
 		"--from tcp://:2049 --to rdma://h --mount none --clients 10.1.2.3/8": `--clients: "10.1.2.3/8" has bits set beyond its length; write 10.0.0.0/8`,
 		"--from tcp://:2049 --to rdma://h --mount none --clients a],b:[c":    `--clients: "a]" is not a network`,
+		"--from tcp://:2049 --to rdma://h --mount none --until-unmounted":    "--until-unmounted needs --from tcp://127.0.0.1:PORT, which mounts of this host use",
 		"--from tcp://:2049 --to rdma://h --mount none --log-format xml":     `--log-format: log.format: "xml" is not possible here`,
 	} {
 		code, out, errOut := run(append([]string{"serve"}, strings.Fields(line)...)...)

@@ -19,9 +19,9 @@ const signalEcho = 500 * time.Millisecond
 
 // A stopReason says why a bridge drains.
 type stopReason struct {
-	signal   os.Signal // nil if another reason follows
-	operator bool      // rdmabridge drain asked for it
-	pid      int       // the process that took over; 0 if it is none
+	signal os.Signal // nil if another reason follows
+	reason string    // "operator" if rdmabridge drain asked for it, or "unmounted"
+	pid    int       // the process that took over; 0 if it is none
 }
 
 // wait runs until there is a reason to drain. It reloads the file on SIGHUP and when
@@ -98,8 +98,8 @@ func (s service) drain(b *bridge, h *handover.Server, why stopReason) error {
 		s.log.Info().Str("event", "drain_begun").Str("reason", "handover").Int("other_pid", why.pid).Stringer("timeout", timeout).Msg("handed over; draining")
 	} else {
 		line := s.log.Info().Str("event", "drain_begun")
-		if why.operator {
-			line.Str("reason", "operator")
+		if why.reason != "" {
+			line.Str("reason", why.reason)
 		} else {
 			line.Str("reason", "signal").Stringer("signal", why.signal)
 		}
