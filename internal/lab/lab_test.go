@@ -76,6 +76,7 @@ func testLabClients(t *testing.T, g *guest, b *bridgeProcess, far farEnd) {
 		for _, use := range []string{"gateway", "reverse"} {
 			t.Run("init/"+use, func(t *testing.T) { testInit(t, g, use) })
 		}
+		t.Run("mount", func(t *testing.T) { testMount(t, g) })
 	}
 	for _, v := range someVersions("3", "4.2") {
 		t.Run("files/"+v, func(t *testing.T) {
