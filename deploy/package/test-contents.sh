@@ -15,7 +15,7 @@ rpm() { command rpm --dbpath "$work/rpmdb" "$@"; }
 list() { # PACKAGE
     case $1 in
     *.deb) dpkg-deb -c "$1" | awk '{ sub(/^\./, "", $6); sub(/\/$/, "", $6); print $1, $2, $6 }' ;;
-    *.rpm) rpm -qlvp "$1" | awk '{ print $1, $3 "/" $4, $NF }' ;;
+    *.rpm) rpm -qlvp "$1" | awk '{ print $1, $3 "/" $4, $9 }' ;;
     esac | sed 's|/zsh/site-functions/|/zsh/vendor-completions/|' | grep -E '/s?bin/.|rdmabridge' | grep -vx 'drwxr-xr-x root/root /etc/rdmabridge' | LC_ALL=C sort -k 3
 }
 for p in "$packages"/*.deb "$packages"/*.rpm; do list "$p" > "$work/$(basename "$p").list"; done
@@ -24,6 +24,10 @@ all=("$work"/*.list)
 for l in "${all[@]:1}"; do diff "${all[0]}" "$l" || fail "$(basename "$l") has other files than $(basename "${all[0]}")"; done
 for f in /usr/bin/rdmabridge /usr/bin/rdmabridge-bench /usr/lib/rdmabridge/hand-over; do
     grep -qx -- "-rwxr-xr-x root/root $f" "${all[0]}" || fail "no $f"
+    sed -i "\\| $f\$|d" "${all[0]}"
+done
+for f in /usr/sbin/mount.rdmabridge /usr/sbin/umount.rdmabridge; do
+    grep -qx "lrwxrwxrwx root/root $f" "${all[0]}" || fail "no link $f"
     sed -i "\\| $f\$|d" "${all[0]}"
 done
 ! grep -vE '^(drwxr-xr-x|-rw-r--r--) root/root ' "${all[0]}" || fail "the modes or owners above"
