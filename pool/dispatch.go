@@ -1,6 +1,13 @@
 package pool
 
-import "time"
+import (
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/loop"
+)
+
+// Elsewhere is the affinity of a goroutine that is not a loop.
+const Elsewhere = loop.Elsewhere
 
 // kick dispatches queued Calls while credits are free.
 func (p *Pool) kick(here int) {
@@ -40,7 +47,7 @@ func (p *Pool) nextAny(here int) (Member, *Entry) {
 		return nil, nil
 	}
 	if p.queue.anySeat > 0 {
-		if s := p.pick(here, false); s != nil {
+		if s := p.pick(0, here, false); s != nil {
 			if m, e := p.next(s, time.Time{}); e != nil {
 				return m, e
 			}
@@ -70,7 +77,7 @@ func (p *Pool) next(s *Seat, now time.Time) (Member, *Entry) {
 	if e == nil {
 		return nil, nil
 	}
-	return p.divert(s, e).takeCredit(e, p.slowStart.Dispatch()), e
+	return p.divert(s, e).takeCredits(e, nil, 0, p.slowStart.Dispatch()), e
 }
 
 // dispatch hands e, which was queued, to m.
@@ -120,25 +127,21 @@ func (p *Pool) choose(e *Entry, here int) *Seat {
 		return nil
 	}
 	if e.large() {
-		return p.pick(here, true)
+		return p.pick(0, here, true)
 	}
 	if s := f.seat; s == nil || s.affinity != here || s.free() <= 0 || f.arrivals != p.arrivals {
-		f.seat, f.arrivals = p.pick(here, false), p.arrivals
+		f.seat, f.arrivals = p.pick(0, here, false), p.arrivals
 	} else if s.large > 0 {
-		if o := p.pick(here, false); o.large == 0 && o.affinity == here {
+		if o := p.pick(0, here, false); o.large == 0 && o.affinity == here {
 			f.seat = o
 		}
 	}
 	return f.seat
 }
 
-// pick returns the best seat for a Call that any seat may have, or nil if none has a free
+// pick returns the best seat for a Call that any seat may have but those in the set refused, or nil if none has a free
 // credit. It prefers the seats of the loop with index here. The caller holds p.mu.
-func (p *Pool) pick(here int, large bool) *Seat { return p.pickExcept(0, here, large) }
-
-// pickExcept does what pick does, but never returns a seat in the set refused. The caller holds
-// p.mu.
-func (p *Pool) pickExcept(refused uint64, here int, large bool) *Seat {
+func (p *Pool) pick(refused uint64, here int, large bool) *Seat {
 	var best *Seat
 	bestNear := false
 	for _, s := range p.seats {

@@ -74,17 +74,18 @@ func TestHogSharesByWeight(t *testing.T) {
 // TestSmallCallsOvertake: the small Calls of a client overtake its large ones, and do not
 // starve them.
 func TestSmallCallsOvertake(t *testing.T) {
-	q := &queue{shared: &shared{}}
+	qs := newQueues(&shared{}, 1, 1)
+	q := qs.byLoop[0]
 	f := &Flow{}
 	for range 3 {
-		q.push(&Entry{Flow: f, Cost: 1 << 20})
+		qs.push(&Entry{Flow: f, Cost: 1 << 20}, 0)
 	}
 	for range 40 {
-		q.push(&Entry{Flow: f, Cost: 200})
+		qs.push(&Entry{Flow: f, Cost: 200}, 0)
 	}
 	var order []int
 	for n := 0; q.n > 0; n++ {
-		if q.pop().large() {
+		if next(&qs, 0, 0).large() {
 			order = append(order, n)
 		}
 	}
@@ -99,15 +100,16 @@ func TestSmallCallsOvertake(t *testing.T) {
 // TestServedAside: a Call of a host that is set aside costs its queue no more than one of a host that is
 // not. Otherwise the hosts of the queue would wait until all others have had as much.
 func TestServedAside(t *testing.T) {
-	q := &queue{shared: &shared{}}
+	qs := newQueues(&shared{}, 1, 1)
+	q := qs.byLoop[0]
 	f := &Flow{}
 	for range 2 {
-		q.push(&Entry{Flow: f, Cost: 1 << 20})
+		qs.push(&Entry{Flow: f, Cost: 1 << 20}, 0)
 	}
-	q.pop()
+	next(&qs, 0, 0)
 	inTurn := q.served
 	f.place.leave()
-	q.popOf(f.place)
+	qs.popOf(f.place)
 	if got := q.served - inTurn; got != inTurn || got != 1<<20 {
 		t.Errorf("a Call of 1 MiB costs its queue %d, and %d when its host is set aside", inTurn, got)
 	}

@@ -102,12 +102,9 @@ func (pl *place) gain() int {
 // flow returns the flow whose Call goes next.
 func (pl *place) flow() *Flow { return pl.flows.choose((*Flow).price, (*Flow).gain) }
 
-// enter puts the place in the ring of its queue, if it is not in it.
-func (pl *place) enter() { pl.enterRing(false) }
-
-// enterRing does what enter does, unless the host is set aside. resumes says whether the place goes on with the
-// turn it had.
-func (pl *place) enterRing(resumes bool) {
+// enter puts the place in the ring of its queue, unless it is in it, or the host is set aside. resumes says whether the
+// place goes on with the turn it had.
+func (pl *place) enter(resumes bool) {
 	if pl.turn.in() || pl.host.aside > 0 {
 		return
 	}
@@ -168,7 +165,7 @@ func (pl *place) began(resumes bool) {
 		pl.queue.shared.hosts++
 		pl.host.Spread.add(1)
 	}
-	pl.enterRing(resumes)
+	pl.enter(resumes)
 	pl.relist()
 }
 
@@ -207,7 +204,7 @@ func (sh *shared) rejoin(h *Host) {
 	sh.aside.remove(h, (*Host).asideAt)
 	for pl := h.places; pl != nil; pl = pl.another {
 		if pl.n > 0 {
-			pl.enter()
+			pl.enter(false)
 		}
 	}
 }

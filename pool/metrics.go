@@ -1,6 +1,8 @@
 package pool
 
 import (
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -18,14 +20,8 @@ type Metrics struct {
 	shareWaits  *metrics.Counter
 
 	mu      sync.Mutex // guards the rest; a leaf, not held while the mutex of a Pool is taken
-	pools   map[measured]struct{}
+	pools   map[*Pool]struct{}
 	starved time.Duration // of pools that have left
-}
-
-// A measured is a pool as its Metrics see it.
-type measured interface {
-	// sums returns what there is of it at present. It takes the pool's lock.
-	sums() poolSums
 }
 
 // poolSums are counts of one pool.
@@ -37,7 +33,7 @@ type poolSums struct {
 
 // NewMetrics registers the metrics of an upstream, except those that Describe registers.
 func NewMetrics(reg *metrics.Registry, upstream string) *Metrics {
-	m := &Metrics{
+	return &Metrics{
 		connections: reg.Gauge(metrics.UpstreamConnections, upstream),
 		queued:      reg.Gauge(metrics.UpstreamQueuedCalls, upstream),
 		reconnects:  reg.Counter(metrics.UpstreamConnects, upstream),
@@ -45,7 +41,6 @@ func NewMetrics(reg *metrics.Registry, upstream string) *Metrics {
 		expired:     reg.Counter(metrics.UpstreamQueueExpiredCalls, upstream),
 		shareWaits:  reg.Counter(metrics.UpstreamShareWaits, upstream),
 	}
-	return m
 }
 
 // Describe registers the gauges that are sums over the pools of m. They replace those
@@ -55,23 +50,23 @@ func (m *Metrics) Describe(reg *metrics.Registry, upstream string) {
 		reg.GaugeFunc(d, func() float64 { return float64(m.sum(of)) }, upstream)
 	}
 	sum(metrics.UpstreamCreditsGranted, func(s *poolSums) int { return s.granted })
-	reg.GaugeFunc(metrics.UpstreamStuckCalls, func() float64 { return float64(m.Stuck()) }, upstream)
-	reg.GaugeFunc(metrics.UpstreamAsleepConnections, func() float64 { return float64(m.sum(func(s *poolSums) int { return s.asleep })) }, upstream)
+	sum(metrics.UpstreamStuckCalls, func(s *poolSums) int { return s.old })
+	sum(metrics.UpstreamAsleepConnections, func(s *poolSums) int { return s.asleep })
 	sum(metrics.UpstreamCreditsUsed, func(s *poolSums) int { return s.used })
 }
 
 // join adds p to the pools of m.
-func (m *Metrics) join(p measured) {
+func (m *Metrics) join(p *Pool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.pools == nil {
-		m.pools = make(map[measured]struct{})
+		m.pools = map[*Pool]struct{}{}
 	}
 	m.pools[p] = struct{}{}
 }
 
 // leave removes p, in which Calls waited for so long, from the pools of m.
-func (m *Metrics) leave(p measured, starved time.Duration) {
+func (m *Metrics) leave(p *Pool, starved time.Duration) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if _, ok := m.pools[p]; ok {
@@ -90,10 +85,7 @@ func (m *Metrics) Starved() time.Duration {
 // sum adds up of(s) for the sums s of every pool.
 func (m *Metrics) sum(of func(*poolSums) int) (n int) {
 	m.mu.Lock()
-	pools := make([]measured, 0, len(m.pools))
-	for p := range m.pools {
-		pools = append(pools, p)
-	}
+	pools := slices.Collect(maps.Keys(m.pools))
 	m.mu.Unlock()
 	for _, p := range pools {
 		s := p.sums()

@@ -28,18 +28,6 @@ type queue struct {
 // waits reports whether a Call of a host in the ring waits.
 func (q *queue) waits() bool { return q.ring.first != nil }
 
-// push queues e behind the other Calls of its flow.
-func (q *queue) push(e *Entry) {
-	e.Flow.fifoOf(e).push(e)
-	q.pushed(e.Flow)
-}
-
-// pushFront queues e before the other Calls of its flow.
-func (q *queue) pushFront(e *Entry) {
-	e.Flow.fifoOf(e).pushFront(e)
-	q.pushed(e.Flow)
-}
-
 // pushed counts a Call that f has queued.
 func (q *queue) pushed(f *Flow) {
 	q.n++
@@ -60,11 +48,6 @@ func (q *queue) pushed(f *Flow) {
 	if pl.n++; pl.n == 1 {
 		pl.began(resumes)
 	}
-}
-
-// pop removes and returns the next entry in fair order. The ring must not be empty.
-func (q *queue) pop() *Entry {
-	return q.popOf(q.front())
 }
 
 // front returns the place whose turn it is. The ring must not be empty.
@@ -110,55 +93,6 @@ func (q *queue) removed(pl *place, n int) {
 	if pl.n -= n; pl.n == 0 && n > 0 {
 		pl.ended()
 	}
-}
-
-// reweigh sets the weight of f to w. It lowers the deficits, so that neither f nor its host spends
-// more in this turn than the new weight allows.
-func (q *queue) reweigh(f *Flow, w int) {
-	f.Weight = w
-	if f.active() {
-		f.turn.deficit = min(f.turn.deficit, max(f.gain(), f.price()))
-		f.place.weigh()
-	}
-}
-
-// forget removes f and returns a list of its entries.
-func (q *queue) forget(f *Flow) *Entry {
-	if !f.active() {
-		return nil
-	}
-	list := join(f.waiting[0].head, f.waiting[1].head)
-	f.waiting = [2]fifo{}
-	f.place.withdraw(f)
-	q.removed(f.place, length(list))
-	return list
-}
-
-// drain empties the queue and returns a list of all entries.
-func (q *queue) drain() *Entry {
-	var list *Entry
-	for f := range q.flows {
-		list = join(q.forget(f), list)
-	}
-	return list
-}
-
-// expire removes the entries that were queued before t and returns them as a list.
-func (q *queue) expire(t time.Time) *Entry {
-	var list *Entry
-	for f := range q.flows {
-		n := 0
-		for i := range f.waiting {
-			old := f.waiting[i].expire(t)
-			n += length(old)
-			list = join(old, list)
-		}
-		if f.empty() {
-			f.place.withdraw(f)
-		}
-		q.removed(f.place, n)
-	}
-	return list
 }
 
 // places yields the places in which Calls wait. The caller may remove their Calls. It is an

@@ -74,12 +74,14 @@ func (qs *queues) lag(q *queue, now time.Time) int64 {
 // push queues e behind the other Calls of its flow. here is the affinity of the calling
 // loop, which is the client's when its first Call is queued.
 func (qs *queues) push(e *Entry, here int) {
-	qs.enter(e, here).push(e)
+	e.Flow.fifoOf(e).push(e)
+	qs.pushed(e.Flow, here)
 }
 
 // pushFront queues e before the other Calls of its flow.
 func (qs *queues) pushFront(e *Entry, here int) {
-	qs.enter(e, here).pushFront(e)
+	e.Flow.fifoOf(e).pushFront(e)
+	qs.pushed(e.Flow, here)
 }
 
 // popOf removes the next entry of pl.
@@ -126,45 +128,46 @@ func (qs *queues) blocks(f *Flow) bool {
 // waitsFor reports whether a Call waits that seat may have.
 func (qs *queues) waitsFor(seat int) bool { return qs.anySeat > 0 || qs.bySeat[seat].n > 0 }
 
-// reweigh makes w the weight of f.
-func (qs *queues) reweigh(f *Flow, w int) {
-	if !f.active() {
-		f.Weight = w
-		return
-	}
-	qs.of(f, Elsewhere).reweigh(f, w)
-}
-
 // forget removes f and returns a list of its entries.
 func (qs *queues) forget(f *Flow) *Entry {
-	if !f.active() {
-		return nil
-	}
-	list := qs.of(f, Elsewhere).forget(f)
-	qs.count(f, -length(list))
+	list := join(f.waiting[0].head, f.waiting[1].head)
+	f.waiting = [2]fifo{}
+	qs.removed(f, length(list))
 	return list
 }
 
 // drain empties all queues and returns a list of all entries.
-func (qs *queues) drain() *Entry {
-	return qs.each((*queue).drain)
+func (qs *queues) drain() (list *Entry) {
+	for q := range qs.all {
+		for f := range q.flows {
+			list = join(qs.forget(f), list)
+		}
+	}
+	return list
 }
 
 // expire removes the entries that were queued before t and returns them as a list.
-func (qs *queues) expire(t time.Time) *Entry {
-	return qs.each(func(q *queue) *Entry { return q.expire(t) })
-}
-
-// each calls remove for every queue, and joins the lists of entries that it returns.
-func (qs *queues) each(remove func(*queue) *Entry) (list *Entry) {
+func (qs *queues) expire(t time.Time) (list *Entry) {
 	for q := range qs.all {
-		out := remove(q)
-		for e := out; e != nil; e = e.next {
-			qs.count(e.Flow, -1)
+		for f := range q.flows {
+			old := join(f.waiting[0].expire(t), f.waiting[1].expire(t))
+			qs.removed(f, length(old))
+			list = join(old, list)
 		}
-		list = join(out, list)
 	}
 	return list
+}
+
+// removed ends the count of n Calls that f has lost without a turn.
+func (qs *queues) removed(f *Flow, n int) {
+	if n == 0 {
+		return
+	}
+	if f.empty() {
+		f.place.withdraw(f)
+	}
+	f.place.queue.removed(f.place, n)
+	qs.count(f, -n)
 }
 
 // all yields every queue. It is an iter.Seq.
@@ -178,18 +181,17 @@ func (qs *queues) all(yield func(*queue) bool) {
 	}
 }
 
-// enter counts e and returns the queue for it. A queue that was empty has nothing to
-// catch up with.
-func (qs *queues) enter(e *Entry, here int) *queue {
-	q := qs.of(e.Flow, here)
+// pushed counts a Call that f has got. A queue that was empty has nothing to catch up with.
+func (qs *queues) pushed(f *Flow, here int) {
+	q := qs.of(f, here)
 	if !q.waits() {
 		o := leastServed(leastServed(nil, qs.byLoop), qs.bySeat)
 		if o != nil {
 			q.served = max(q.served, o.served)
 		}
 	}
-	qs.count(e.Flow, 1)
-	return q
+	qs.count(f, 1)
+	q.pushed(f)
 }
 
 // of returns the queue of f: the queue of its seat if it has to use one, otherwise the

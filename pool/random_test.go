@@ -331,7 +331,7 @@ func (c *chaos) live() {
 	}
 	for q := range p.queue.all {
 		for pl := range q.places {
-			s := p.pick(Elsewhere, false)
+			s := p.pick(0, Elsewhere, false)
 			if i := slices.Index(p.queue.bySeat, q); i >= 0 {
 				if s = nil; i < len(p.seats) {
 					s = p.seats[i]

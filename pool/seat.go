@@ -86,14 +86,9 @@ func (s *Seat) owes() int {
 	return max(s.inUse-s.grant, 0)
 }
 
-// takeCredit takes a credit for e, which the slow start counted in the age slowStart, if that is not 0. It returns the
-// connection to dispatch e to. pool.mu is held and free() > 0.
-func (s *Seat) takeCredit(e *Entry, slowStart uint32) Member {
-	return s.takeCredits(e, nil, 0, slowStart)
-}
-
-// takeCredits does what takeCredit does, for e and the first n Calls of the list that begins with behind. These are
-// a run: Pool.run.
+// takeCredits takes a credit for e, which the slow start counted in the age slowStart, if that is not 0, and for the
+// first n Calls of the list that begins with behind, which are a run: Pool.run. It returns the connection to dispatch
+// them to. pool.mu is held and free() > n.
 func (s *Seat) takeCredits(e, behind *Entry, n int, slowStart uint32) Member {
 	p := s.pool
 	c := credit{seat: s, age: p.age, slowStart: slowStart, asLarge: e.large(), client: e.Flow != nil && !e.Aside}

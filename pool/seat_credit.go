@@ -66,7 +66,7 @@ func (s *Seat) Steer(e *Entry, here int) bool {
 	e.refused |= s.bit()
 	var best *Seat
 	if !p.held && !p.closed && p.boundSeat(e.Flow) == nil {
-		best = p.pickExcept(e.refused, here, e.large())
+		best = p.pick(e.refused, here, e.large())
 	}
 	if best == nil {
 		e.refused = 0
@@ -80,7 +80,7 @@ func (s *Seat) Steer(e *Entry, here int) bool {
 	e.yield(s, &c)
 	p.giveBack(&c, e.host(), 1)
 	idle := s.takeIdle()
-	m := best.takeCredit(e, c.slowStart)
+	m := best.takeCredits(e, nil, 0, c.slowStart)
 	if !e.large() {
 		// The XID of e is taken on this connection. The client's next XIDs may be taken
 		// as well, so its next Calls follow e.
@@ -105,7 +105,7 @@ func (s *Seat) Borrow(m Member, e *Entry) bool {
 	if p.held || s.member != m || s.free() <= 0 {
 		return false
 	}
-	s.takeCredit(e, 0)
+	s.takeCredits(e, nil, 0, 0)
 	return true
 }
 

@@ -82,15 +82,8 @@ func (s *Seat) stats(started bool) SeatStats {
 }
 
 // sums returns what Metrics add up.
-func (p *Pool) sums() (n poolSums) {
+func (p *Pool) sums() poolSums {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, s := range p.seats {
-		if s.member != nil {
-			n.granted += s.grant
-			n.used += s.inUse
-		}
-	}
-	n.asleep, n.old = p.asleep, p.old()
-	return n
+	return poolSums{granted: p.credits, used: p.inUse, asleep: p.asleep, old: p.old()}
 }

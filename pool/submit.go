@@ -153,9 +153,14 @@ func (p *Pool) Forget(f *Flow, err error) {
 	p.expire(e, err)
 }
 
-// Reweigh makes w the weight of f, which may have Calls waiting. It is safe for concurrent use.
+// Reweigh makes w the weight of f, which may have Calls waiting. Neither f nor its host spends more in this turn than
+// the new weight allows. It is safe for concurrent use.
 func (p *Pool) Reweigh(f *Flow, w int) {
 	p.mu.Lock()
-	p.queue.reweigh(f, w)
-	p.mu.Unlock()
+	defer p.mu.Unlock()
+	f.Weight = w
+	if f.active() {
+		f.turn.deficit = min(f.turn.deficit, max(f.gain(), f.price()))
+		f.place.weigh()
+	}
 }
