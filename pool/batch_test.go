@@ -302,7 +302,7 @@ func TestBatchFirstReply(t *testing.T) {
 			}
 			time.Sleep(2500 * time.Millisecond)
 			synctest.Wait()
-			if hangs.Host.aside == 0 || waits.Host.aside == 0 {
+			if !hangs.Host.aside.in() || !waits.Host.aside.in() {
 				t.Fatal("a host has room in its window")
 			}
 			n := int(waits.Host.held)

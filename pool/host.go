@@ -17,7 +17,7 @@ type Host struct {
 	held     int32             // Calls outstanding
 	unproven int32             // of held: share.go
 	holder   int32             // 1 + index in shared.holders, while held is not 0
-	aside    int32             // 1 + index in shared.aside, while the host has no room in its window: no place is in a ring
+	aside    turn[Host]        // in shared.aside, while the host has no room in its window: no place is in the ring of its queue
 	places   *place            // where Calls of the host wait, or have waited, linked by place.another
 	ages     ages.Count[int32] // of the Calls outstanding
 	answered uint32            // Pool.age when the host got its last Reply
@@ -59,8 +59,8 @@ type place struct {
 	weight int // the largest weight of the flows
 	share  int // how much of queue.weight the place has, while it is in the ring
 
-	list       *placeList // one of the queue's, or nil
-	next, prev *place     // in list
+	list   *ring[place] // known, fresh or stuck of the queue, or nil
+	listed turn[place]  // in list
 }
 
 // unitWeight is the share of a host of weight 1 that waits in one queue. A host that waits in
@@ -83,7 +83,7 @@ func (h *Host) in(q *queue) *place {
 		}
 	}
 	pl := &place{host: h, queue: q, another: h.places}
-	pl.turn.of = pl
+	pl.turn.of, pl.listed.of = pl, pl
 	h.places = pl
 	return pl
 }
@@ -105,7 +105,7 @@ func (pl *place) flow() *Flow { return pl.flows.choose((*Flow).price, (*Flow).ga
 // enter puts the place in the ring of its queue, unless it is in it, or the host is set aside. resumes says whether the
 // place goes on with the turn it had.
 func (pl *place) enter(resumes bool) {
-	if pl.turn.in() || pl.host.aside > 0 {
+	if pl.turn.in() || pl.host.aside.in() {
 		return
 	}
 	pl.queue.ring.put(&pl.turn, resumes)
@@ -175,7 +175,9 @@ func (pl *place) ended() {
 		sh := pl.queue.shared
 		sh.hosts--
 		pl.host.Spread.add(-1)
-		sh.aside.remove(pl.host, (*Host).asideAt)
+		if pl.host.aside.in() {
+			sh.aside.remove(&pl.host.aside)
+		}
 	}
 	pl.weight = 0
 	pl.leave()
@@ -201,7 +203,7 @@ func (h *Host) relist() {
 
 // rejoin gives the host, which was set aside, its turns again.
 func (sh *shared) rejoin(h *Host) {
-	sh.aside.remove(h, (*Host).asideAt)
+	sh.aside.remove(&h.aside)
 	for pl := h.places; pl != nil; pl = pl.another {
 		if pl.n > 0 {
 			pl.enter(false)
@@ -212,69 +214,18 @@ func (sh *shared) rejoin(h *Host) {
 // idle reports whether the pool has nothing of the host to remember.
 func (h *Host) idle() bool { return h.held == 0 && h.waiting == 0 }
 
-// A placeList is a list of places in the order they came. A queue has three, of places whose hosts have no Call
-// outstanding that is not old:
-//
-//	known  the host holds no credit and was answered, or nobody has looked
-//	fresh  it holds none and was not answered
-//	stuck  it was answered, and its Calls are old
-type placeList struct{ first, last *place }
-
 // moveTo takes pl out of its list and puts it at the end of to, which may be nil. A place that
 // is in to already keeps its turn.
-func (pl *place) moveTo(to *placeList) {
-	l := pl.list
-	if l == to {
+func (pl *place) moveTo(to *ring[place]) {
+	if pl.list == to {
 		return
 	}
-	sh := pl.queue.shared
-	if l != nil {
-		sh.candidates--
-		if pl.prev != nil {
-			pl.prev.next = pl.next
-		} else {
-			l.first = pl.next
-		}
-		if pl.next != nil {
-			pl.next.prev = pl.prev
-		} else {
-			l.last = pl.prev
-		}
+	if pl.list != nil {
+		pl.list.remove(&pl.listed)
+		pl.queue.shared.candidates--
 	}
-	pl.list, pl.next, pl.prev = to, nil, nil
-	if to == nil {
-		return
+	if pl.list = to; to != nil {
+		to.add(&pl.listed)
+		pl.queue.shared.candidates++
 	}
-	sh.candidates++
-	if to.last == nil {
-		to.first = pl
-	} else {
-		to.last.next, pl.prev = pl, to.last
-	}
-	to.last = pl
 }
-
-// A hostSet is a set of hosts, each of which knows its place: at returns where it says 1 + the index, or 0.
-type hostSet []*Host
-
-// add adds h, which is not in the set.
-func (l *hostSet) add(h *Host, at func(*Host) *int32) {
-	*l = append(*l, h)
-	*at(h) = int32(len(*l))
-}
-
-// remove removes h, if it is in the set.
-func (l *hostSet) remove(h *Host, at func(*Host) *int32) {
-	i := *at(h)
-	if i == 0 {
-		return
-	}
-	n := len(*l) - 1
-	last := (*l)[n]
-	(*l)[i-1], (*l)[n] = last, nil
-	*l = (*l)[:n]
-	*at(last), *at(h) = i, 0
-}
-
-func (h *Host) holderAt() *int32 { return &h.holder }
-func (h *Host) asideAt() *int32  { return &h.aside }

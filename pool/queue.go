@@ -22,7 +22,10 @@ type queue struct {
 	served int64       // total cost in octets dispatched for a host of weight 1
 	turned time.Time   // when a Call last went in its host's turn
 
-	known, fresh, stuck placeList // places of hosts that may have a credit of the reserve
+	// Places of hosts that wait, have no Call outstanding that is not old, and may have a credit of the reserve.
+	known ring[place] // the host holds no credit and was answered, or nobody has looked
+	fresh ring[place] // it holds none and was not answered
+	stuck ring[place] // it was answered, and its Calls are old
 }
 
 // waits reports whether a Call of a host in the ring waits.
@@ -103,8 +106,8 @@ func (q *queue) places(yield func(*place) bool) {
 			return
 		}
 	}
-	for i := len(q.shared.aside) - 1; i >= 0; i-- { // from the end, because the caller may take a host out
-		for pl := q.shared.aside[i].places; pl != nil; pl = pl.another {
+	for h := range q.shared.aside.all {
+		for pl := h.places; pl != nil; pl = pl.another {
 			if pl.queue == q && pl.n > 0 && !yield(pl) {
 				return
 			}

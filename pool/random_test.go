@@ -239,7 +239,7 @@ func (c *chaos) check() {
 		c.t.Fatalf("after %q: %s", c.steps[max(0, len(c.steps)-6):], fmt.Sprintf(format, args...))
 	}
 	seen := map[*Host]bool{}
-	unproven, held, waiting, listed, calls := 0, 0, 0, 0, 0
+	unproven, held, waiting, listed, calls, aside := 0, 0, 0, 0, 0, 0
 	for _, f := range c.flows {
 		h := f.Host
 		if seen[h] {
@@ -258,8 +258,10 @@ func (c *chaos) check() {
 		if (h.holder > 0) != (h.held > 0) || h.holder > 0 && p.holders[h.holder-1] != h {
 			fail("a host that holds %d credits is %d in holders", h.held, h.holder)
 		}
-		if h.aside > 0 && (p.aside[h.aside-1] != h || h.waiting == 0) {
-			fail("a host with Calls in %d places is %d in aside", h.waiting, h.aside)
+		if h.aside.in() {
+			if aside++; h.waiting == 0 {
+				fail("a host without Calls is set aside")
+			}
 		}
 		n, rings := int32(0), int32(0)
 		for pl := h.places; pl != nil; pl = pl.another {
@@ -277,8 +279,8 @@ func (c *chaos) check() {
 			if pl.turn.in() {
 				rings++
 			}
-			if pl.turn.in() != (pl.n > 0 && h.aside == 0) {
-				fail("a place with %d Calls is in the ring: %v; aside: %d", pl.n, pl.turn.in(), h.aside)
+			if pl.turn.in() != (pl.n > 0 && !h.aside.in()) {
+				fail("a place with %d Calls is in the ring: %v; aside: %v", pl.n, pl.turn.in(), h.aside.in())
 			}
 			if pl.list != nil {
 				listed++
@@ -304,6 +306,12 @@ func (c *chaos) check() {
 	if unproven != p.unproven || waiting != p.hosts || listed != p.candidates || calls != p.queue.n {
 		fail("%d unproven Calls, %d hosts that wait, %d places in lists, %d Calls that wait; the pool counts %d, %d, %d, %d",
 			unproven, waiting, listed, calls, p.unproven, p.hosts, p.candidates, p.queue.n)
+	}
+	for range p.aside.all {
+		aside--
+	}
+	if aside != 0 {
+		fail("%d more hosts say that they are set aside than the pool has set aside", aside)
 	}
 	credits, inUse, owed := 0, 0, 0
 	for _, s := range p.seats {
@@ -362,7 +370,7 @@ func (c *chaos) finish() {
 	p := c.p
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(c.calls) > 0 || p.queue.n > 0 || p.outstanding > 0 || p.unproven > 0 || len(p.holders)+len(p.aside)+p.candidates+p.hosts > 0 {
+	if len(c.calls) > 0 || p.queue.n > 0 || p.outstanding > 0 || p.unproven > 0 || len(p.holders)+p.candidates+p.hosts > 0 || p.aside.first != nil {
 		c.t.Fatalf("%d Calls have not ended: %+v", len(c.calls), p.shared)
 	}
 	for _, f := range c.flows {

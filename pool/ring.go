@@ -2,7 +2,7 @@ package pool
 
 // A ring lets its members spend octets in turns: deficit round robin. In each round a member may
 // spend its savings plus what it gains. The members are the hosts of a queue, or the flows of a
-// host.
+// host. Where nothing is spent, a ring is a list.
 type ring[T any] struct{ first *turn[T] } // the member whose turn it is; nil if there is none
 
 // A turn is a member's place in a ring.
@@ -34,6 +34,14 @@ func (r *ring[T]) add(t *turn[T]) {
 	}
 	t.next, t.prev = r.first, r.first.prev
 	t.prev.next, t.next.prev = t, t
+}
+
+// head returns the member whose turn it is, or nil.
+func (r *ring[T]) head() *T {
+	if r.first == nil {
+		return nil
+	}
+	return r.first.of
 }
 
 // remove takes t out of the ring.

@@ -31,8 +31,6 @@ import (
 // whose Calls hang ends at a half of them, and n such hosts at n of n + 1 parts together, so that there is
 // always a part for the next. One of which some Calls hang goes on with the others until those are its part.
 //
-// During a slow start a host that has neighbours also has no more new Calls than the slow start has left for others.
-//
 // Fewer than four credits have no reserve, and hosts no windows.
 //
 // With a share of s per cent (Options.Share) a host may have s/(100-s) times as many unproven Calls as there
@@ -52,11 +50,10 @@ const (
 
 // room is what a pool has for the next Call.
 type room struct {
-	credits int  // all, or as many as the slow start lets be used
-	free    int  // of these, those that are free now
-	reserve int  // of these, those that are not given in turn
-	spare   int  // free credits, and those of Calls that are not unproven, less the reserve; may be below 0
-	starts  bool // the slow start is not over
+	credits int // all, or as many as the slow start lets be used
+	free    int // of these, those that are free now
+	reserve int // of these, those that are not given in turn
+	spare   int // free credits, and those of Calls that are not unproven, less the reserve; may be below 0
 }
 
 // free returns how many credits are free on all usable connections. A connection with more Calls
@@ -69,7 +66,6 @@ func (p *Pool) room() room {
 	spare := r.free + p.outstanding - p.unproven
 	if !p.slowStart.Over() {
 		r.credits, r.free = p.slowStart.Bound(r.credits, r.free)
-		r.starts = true
 	}
 	if p.shares() {
 		r.reserve = (r.credits + reservePart/2) / reservePart
@@ -91,8 +87,6 @@ func (p *Pool) within(h *Host, r room) bool {
 	case r.reserve == 0 || n == 0:
 		return true
 	case p.fills(n, r.spare):
-		return false
-	case r.starts && !p.alone() && h.ages.Young(p.age) >= r.free-r.reserve:
 		return false
 	case p.lately(h) || tryPart*p.unproven < p.credits:
 		return true
@@ -189,7 +183,7 @@ func (p *Pool) reserved(s *Seat, r room, still bool) *place {
 // wait when their Calls hang. The caller holds p.mu.
 func (p *Pool) reservedIn(q *queue, r room, still bool) *place {
 	known := p.firstKnown(q, still)
-	fresh, stuck := q.fresh.first, q.stuck.first
+	fresh, stuck := q.fresh.head(), q.stuck.head()
 	switch {
 	case fresh != nil && r.spare > -max(1, 7*r.reserve/8):
 		return fresh
@@ -214,7 +208,7 @@ func tries(h *Host, r room) int {
 // where they belong. The caller holds p.mu.
 func (p *Pool) firstKnown(q *queue, still bool) *place {
 	for range looked {
-		pl := q.known.first
+		pl := q.known.head()
 		switch {
 		case pl == nil:
 			return nil
@@ -224,8 +218,7 @@ func (p *Pool) firstKnown(q *queue, still bool) *place {
 			pl.moveTo(&q.fresh)
 		case pl.turn.deficit < 0 && !still:
 			p.thaw()
-			pl.moveTo(nil)
-			pl.moveTo(&q.known)
+			q.known.pass(&pl.listed)
 		default:
 			return pl
 		}
@@ -235,7 +228,8 @@ func (p *Pool) firstKnown(q *queue, still bool) *place {
 
 // setAside takes h, which has no room in its window, out of the turns. The caller holds p.mu.
 func (p *Pool) setAside(h *Host) {
-	p.aside.add(h, (*Host).asideAt)
+	h.aside.of = h
+	p.aside.add(&h.aside)
 	for pl := h.places; pl != nil; pl = pl.another {
 		pl.leave()
 	}
@@ -247,15 +241,16 @@ const looked = 16
 // recall gives hosts that were set aside their turns again if they have room now, and reports whether it has
 // found one. The caller holds p.mu.
 func (p *Pool) recall(r room) (found bool) {
-	for range min(looked, len(p.aside)) {
-		if p.recalled >= len(p.aside) {
-			p.recalled = 0
-		}
-		if h := p.aside[p.recalled]; p.within(h, r) {
-			p.rejoin(h) // another host has its place now
+	n := 0
+	for h := range p.aside.all {
+		if p.within(h, r) {
+			p.rejoin(h)
 			found = true
 		} else {
-			p.recalled++
+			p.aside.pass(&h.aside)
+		}
+		if n++; n == looked {
+			break
 		}
 	}
 	return found
@@ -271,8 +266,8 @@ func (p *Pool) grow() (hang int) {
 			h.relist()
 		}
 	}
-	for len(p.aside) > 0 { // each is looked at in its turn
-		p.rejoin(p.aside[len(p.aside)-1])
+	for h := range p.aside.all { // each is looked at in its turn
+		p.rejoin(h)
 	}
 	if r := p.room(); p.shares() && p.queue.n > 0 && p.unproven >= r.spare {
 		if p.scarceFor++; p.scarceFor == scarcity && 2*p.old() >= r.spare {
@@ -296,7 +291,7 @@ func (p *Pool) more() bool {
 	if r := p.room(); r.free <= r.reserve {
 		return false
 	}
-	if len(p.aside) > 0 {
+	if p.aside.first != nil {
 		return true
 	}
 	for q := range p.queue.all {
@@ -319,7 +314,8 @@ func (p *Pool) old() int { return p.outstanding - p.ages.Young(p.age) }
 // hold counts n Calls of h that are dispatched. The caller holds p.mu.
 func (p *Pool) hold(h *Host, n int) {
 	if h.held == 0 {
-		p.holders.add(h, (*Host).holderAt)
+		p.holders = append(p.holders, h)
+		h.holder = int32(len(p.holders))
 	}
 	if h.held > 0 && !h.wasAnswered() {
 		p.tried = p.age
@@ -343,11 +339,15 @@ func (p *Pool) unhold(h *Host, c *credit, n int32) {
 		h.replies.Add(p.age, n)
 	}
 	p.assess(h)
-	if h.aside > 0 {
+	if h.aside.in() {
 		p.rejoin(h)
 	}
 	if h.held == 0 {
-		p.holders.remove(h, (*Host).holderAt)
+		n := len(p.holders) - 1
+		last := p.holders[n]
+		p.holders[h.holder-1], p.holders[n] = last, nil
+		p.holders = p.holders[:n]
+		last.holder, h.holder = h.holder, 0
 	}
 	if h.waiting > 0 && h.ages.Young(p.age) == 0 {
 		h.relist()

@@ -15,9 +15,8 @@ type shared struct {
 	outstanding int             // Calls dispatched and not done, on retired connections, too
 	ages        ages.Count[int] // of these Calls
 	unproven    int             // of these Calls, those that no Reply speaks for: share.go
-	holders     hostSet         // hosts that hold credits
-	aside       hostSet         // hosts that wait and have no room in their windows
-	recalled    int             // of aside, the index of the next that recall looks at
+	holders     []*Host         // hosts that hold credits
+	aside       ring[Host]      // hosts that wait and have no room in their windows; recall looks at the first
 	hosts       int             // hosts that have waiting Calls
 	candidates  int             // places in the lists of all queues
 	turned      time.Time       // when a Call last went in its host's turn although another host waited

@@ -66,7 +66,7 @@ func (p *Pool) run(s *Seat, e, behind *Entry, here int, r room) (n int) {
 	f := e.Flow
 	h := f.host()
 	if behind == nil || behind.Flow != f || e.large() || f.seatQueue == 0 && (f.seat != s || s.affinity != here) ||
-		r.starts || p.part != nil || p.tryout != nil || p.asleep > 0 || !p.lately(h) {
+		!p.slowStart.Over() || p.part != nil || p.tryout != nil || p.asleep > 0 || !p.lately(h) {
 		return 0
 	}
 	most := min(s.free(), r.free-r.reserve)
