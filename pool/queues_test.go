@@ -133,6 +133,29 @@ func TestLoneHostKeepsItsLoops(t *testing.T) {
 	}
 }
 
+// TestBusyQueueDoesNotLag: a host with one Call, in the queue of a loop that has no credit, waits no longer because another
+// host of that queue has many connections.
+func TestBusyQueueDoesNotLag(t *testing.T) {
+	qs := newQueues(&shared{}, 2, 1)
+	push := func(f *Flow, here, n int) {
+		for range n {
+			qs.push(&Entry{Flow: f, Cost: 200}, here)
+		}
+	}
+	host, one := &Host{}, &Flow{Host: &Host{}}
+	push(&Flow{Host: &Host{}}, 0, 8000)
+	for range 400 {
+		push(&Flow{Host: host}, 1, 16)
+	}
+	push(one, 1, 1)
+	n := 1
+	for ; next(&qs, 0, 0).Flow != one; n++ {
+	}
+	if most := 2 * largestLag * maxLag / leastCost; n > most {
+		t.Errorf("%d Calls of two other hosts went before it, want at most %d", n, most)
+	}
+}
+
 // next removes the Call that a seat dispatches next.
 func next(qs *queues, loop, seat int) *Entry {
 	q := qs.turn(loop, seat, time.Time{})

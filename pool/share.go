@@ -179,18 +179,16 @@ func (p *Pool) reserved(s *Seat, r room, still bool) *place {
 	return nil
 }
 
-// reservedIn does what reserved does, for one queue. New hosts go first, and half stuck ones every other time: both
-// wait when their Calls hang. The caller holds p.mu.
+// reservedIn does what reserved does, for one queue. New hosts go first, then those that are stuck: both wait when their
+// Calls hang. As a host comes to the others through the list known, it goes before none that waits there longer. The caller
+// holds p.mu.
 func (p *Pool) reservedIn(q *queue, r room, still bool) *place {
 	known := p.firstKnown(q, still)
-	fresh, stuck := q.fresh.head(), q.stuck.head()
-	switch {
-	case fresh != nil && r.spare > -max(1, 7*r.reserve/8):
-		return fresh
-	case known != nil && (stuck == nil || rand.Uint32()&1 == 0):
-		return known
-	case stuck != nil && r.spare > -tries(stuck.host, r):
-		return stuck
+	if pl := q.fresh.head(); pl != nil && r.spare > -max(1, 7*r.reserve/8) {
+		return pl
+	}
+	if pl := q.stuck.head(); pl != nil && r.spare > -tries(pl.host, r) {
+		return pl
 	}
 	return known
 }

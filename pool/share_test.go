@@ -245,6 +245,24 @@ func TestHalfStuckHosts(t *testing.T) {
 	})
 }
 
+// TestReserveTurns: while no credits but those of the reserve are left, hosts of which a Call hangs and hosts of which none
+// does leave turns to each other, however many of both kinds wait.
+func TestReserveTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrowd(t, Options{Connections: 4}, 32)
+		c.join(112, 1)
+		c.run(time.Second)
+		for i, cl := range c.clients {
+			c.hang(&cl.flow, 1, i%2)
+		}
+		c.run(4 * time.Second)
+		c.join(32, 1)
+		c.run(time.Second) // each of them is answered once
+		c.wantServed("all hosts")
+		c.end()
+	})
+}
+
 // TestSlowForAll: while a server takes long for everybody, its credits are in use.
 func TestSlowForAll(t *testing.T) {
 	for _, hosts := range []int{1, 3, 40} {
