@@ -154,5 +154,5 @@ func (u *Upstream) reaches(endpoint string, l *Listener, k Known) bool {
 		return true
 	}
 	a, err := netip.ParseAddr(host)
-	return err == nil && wildcard(ownHost) && k.hasAddress(a)
+	return err == nil && covers(ownHost, host) && k.hasAddress(a)
 }

@@ -108,6 +108,9 @@ listeners:
   - {name: b, address: ':70000', upstream: s}
   - {name: c, address: ':2049', upstream: s}
   - {name: d, address: '127.0.0.1:2049', upstream: s}
+  - {name: e, address: '0.0.0.0:2050', upstream: s}
+  - {name: f, address: '[::1]:2050', upstream: s}
+  - {name: g, address: '127.0.0.1:2050', upstream: s}
 upstreams:
   - {name: s, transport: tcp, endpoints: [':1', 'h:0', 'h:1', 'h:1', '::1:9']}
 admin: {address: 0.0.0.0:2049}
@@ -115,11 +118,12 @@ admin: {address: 0.0.0.0:2049}
 		line 3: listeners[0].address: "nowhere" has no port; write nowhere:2049
 		line 4: listeners[1].address: ":70000" has the port 70000, which is too large; write a number up to 65535
 		line 6: listeners[3].address: 127.0.0.1:2049 overlaps with listeners[2].address, :2049; write another port
-		line 8: upstreams[0].endpoints[0]: ":1" has no host; write the server's, such as 10.1.0.5:1
-		line 8: upstreams[0].endpoints[1]: "h:0" has port 0; write the port of the server, such as h:2049
-		line 8: upstreams[0].endpoints[3]: endpoints[2] is h:1 too; write each endpoint once
-		line 8: upstreams[0].endpoints[4]: "::1:9" is an IPv6 address without brackets and port; write "[::1:9]:2049", in quotes
-		line 9: admin.address: 0.0.0.0:2049 overlaps with listeners[2].address, :2049; write another port`},
+		line 9: listeners[6].address: 127.0.0.1:2050 overlaps with listeners[4].address, 0.0.0.0:2050; write another port
+		line 11: upstreams[0].endpoints[0]: ":1" has no host; write the server's, such as 10.1.0.5:1
+		line 11: upstreams[0].endpoints[1]: "h:0" has port 0; write the port of the server, such as h:2049
+		line 11: upstreams[0].endpoints[3]: endpoints[2] is h:1 too; write each endpoint once
+		line 11: upstreams[0].endpoints[4]: "::1:9" is an IPv6 address without brackets and port; write "[::1:9]:2049", in quotes
+		line 12: admin.address: 0.0.0.0:2049 overlaps with listeners[2].address, :2049; write another port`},
 	{"TLS", `
 listeners:
   - {name: a, address: ':1', upstream: s, tls: {mode: required}}

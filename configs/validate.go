@@ -144,17 +144,24 @@ func (c *Config) checkAddresses(r *report) {
 	}
 }
 
-// overlap reports whether two servers cannot listen at both addresses. A wildcard
-// address overlaps with every address of the same port.
+// overlap reports whether two servers cannot listen at both addresses.
 func overlap(a, b string) bool {
 	hostA, portA, errA := net.SplitHostPort(a)
 	hostB, portB, errB := net.SplitHostPort(b)
 	if errA != nil || errB != nil || portA != portB || portA == "0" {
 		return false
 	}
-	return hostA == hostB || wildcard(hostA) || wildcard(hostB)
+	return hostA == hostB || covers(hostA, hostB) || covers(hostB, hostA)
 }
 
+// covers reports whether who listens at wide listens at host, too, because wide is every address, or every one of IPv4.
+func covers(wide, host string) bool {
+	w, _ := netip.ParseAddr(wide)
+	h, _ := netip.ParseAddr(host)
+	return wildcard(wide) && !(w.Is4() && h.Is6())
+}
+
+// wildcard reports whether a host stands for every address of this one.
 func wildcard(host string) bool {
 	a, err := netip.ParseAddr(host)
 	return host == "" || err == nil && a.IsUnspecified()

@@ -3,6 +3,8 @@ package configs
 import (
 	"fmt"
 	"maps"
+	"net"
+	"net/netip"
 )
 
 // Warnings says, each with its line, which settings are allowed and perhaps not meant. There are
@@ -21,7 +23,11 @@ func (c *Config) warn(k Known, r *report) {
 	for i := range c.Listeners {
 		c.Listeners[i].warn(fmt.Sprintf("listeners[%d]", i), c, w)
 		c.Listeners[i].warnRules(fmt.Sprintf("listeners[%d].rules", i), k, w)
+		if len(c.Listeners[i].ProxyProtocol.From) == 0 { // a proxy at an IPv4 address may have clients at IPv6 ones
+			warnFamily(fmt.Sprintf("listeners[%d]", i), c.Listeners[i].Address, c.Listeners[i].Allow, w)
+		}
 	}
+	warnFamily("rpcbind", c.RPCBind.Address, c.RPCBind.Allow, w)
 	c.warnUnused(w)
 	c.warnTLS(k, w)
 	c.Handover.warn(k, w)
@@ -45,6 +51,21 @@ func (l *Listener) warn(path string, c *Config, w *report) {
 		w.addf(path+".privileged", "every user of a client's host can have Calls sent to upstream %s from a privileged port (source.ports: %s), which its server may take for those of the client's root; write required, or any if only trusted hosts can connect",
 			u.Name, u.Source.Ports)
 		return
+	}
+}
+
+// warnFamily adds a warning where networks of IPv6 may connect to a server that listens on IPv4 alone. In version 0.1.0
+// the address 0.0.0.0 listened on both.
+func warnFamily(path, address string, allow []Prefix, w *report) {
+	host, port, _ := net.SplitHostPort(address)
+	if a, err := netip.ParseAddr(host); err != nil || !a.Is4() {
+		return
+	}
+	for _, n := range allow {
+		if n.Addr().Is6() && !n.Addr().Is4In6() {
+			w.addf(path+".address", "%s listens on IPv4 alone, so that no client of %s can connect, which allow has; write \"[::]:%s\" for every address of IPv4 and IPv6", address, n, port)
+			return
+		}
 	}
 }
 

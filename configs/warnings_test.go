@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestWarnings: Load warns where an upstream's reserved ports are lent to everybody, and nowhere
-// else.
+// TestWarnings: Load warns where an upstream's reserved ports are lent to everybody, where nothing uses an upstream, and
+// where clients of IPv6 cannot connect; and nowhere else.
 func TestWarnings(t *testing.T) {
 	const text = `
 listeners:
@@ -26,6 +26,13 @@ upstreams:
 		{"decided", "address: :1", "address: :1\n    privileged: any", ""},
 		{"other ports", "700-2000", "1024-2000", ""},
 		{"any port", "700-2000", "any", ""},
+		{
+			"clients of IPv6, on IPv4 alone", "address: :1", "address: 0.0.0.0:1\n    privileged: any\n    allow: [10.0.0.0/8, '2001:db8::/32']",
+			`line 4: listeners[0].address: 0.0.0.0:1 listens on IPv4 alone, so that no client of 2001:db8::/32 can connect, which allow has; write "[::]:1" for every address of IPv4 and IPv6`,
+		},
+		{"rpcbind, on IPv4 alone", "listeners:\n  - name: l\n", "rpcbind: {address: '10.0.0.1:111', allow: ['2001:db8::/32']}\nlisteners:\n  - name: l\n    privileged: any\n", "line 2: rpcbind.address: 10.0.0.1:111 listens on IPv4 alone"},
+		{"clients of IPv6, on both", "address: :1", "address: '[::]:1'\n    privileged: any\n    allow: ['2001:db8::/32']", ""},
+		{"clients of IPv6, behind a proxy", "address: :1", "address: 0.0.0.0:1\n    privileged: any\n    proxy_protocol: {from: [10.0.0.1]}\n    allow: ['2001:db8::/32']", ""},
 		{"not reachable", "upstream: reserved", "upstream: other", "line 8: upstreams[0].name: nothing uses upstream reserved"},
 	} {
 		c, err := Load([]byte(strings.Replace(text, tt.old, tt.new, 1)), testKnown())

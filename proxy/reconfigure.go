@@ -156,21 +156,13 @@ func (c *change) open() error {
 			}
 		}
 		if x.socket == nil && err == nil {
-			x.socket, err = openSocket(x.l.Address)
+			x.socket, err = loop.Listen(x.l.Address)
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("proxy: listener %s: %w", x.l.Name, err))
 		}
 	}
 	return errors.Join(errs...)
-}
-
-func openSocket(address string) (*net.TCPListener, error) {
-	ln, err := net.Listen("tcp", address)
-	if err != nil {
-		return nil, err
-	}
-	return ln.(*net.TCPListener), nil
 }
 
 // undo closes the sockets that open opened.

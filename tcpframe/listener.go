@@ -89,12 +89,11 @@ func (o *ListenOptions) socket() (*net.TCPListener, error) {
 	if o.Socket != nil {
 		return o.Socket, nil
 	}
-	lc := net.ListenConfig{KeepAlive: -1} // tune enables it for every connection
-	ln, err := lc.Listen(context.Background(), "tcp", o.Address)
+	ln, err := loop.Listen(o.Address) // tune enables keepalive for every connection
 	if err != nil {
 		return nil, fmt.Errorf("tcpframe: %w", err)
 	}
-	return ln.(*net.TCPListener), nil
+	return ln, nil
 }
 
 // File returns another descriptor of the listening socket.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/demo"
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 )
 
 // A demoPort is an address at which the demo listens.
@@ -56,7 +57,7 @@ func (p *demoPort) choose(out io.Writer) error {
 	if p.none() {
 		return nil
 	}
-	l, err := net.Listen("tcp", *p.address)
+	l, err := loop.Listen(*p.address)
 	if err == nil {
 		return l.Close()
 	}

@@ -148,10 +148,15 @@ func (p *initPlan) values() (v initConfig, err error) {
 		v.Listen = net.JoinHostPort(v.Host, v.Port)
 		return v, nil
 	}
-	v.Listen, v.Port = "0.0.0.0:2049", "2049"
-	if v.Reverse {
-		v.Listen, v.Port, v.ListenMount = "0.0.0.0:20049", "20049", fmt.Sprint("0.0.0.0:", configs.PortMountd)
+	every := "0.0.0.0"
+	if strings.Contains(p.clients, ":") { // some are at addresses of IPv6
+		every = "[::]"
 	}
+	v.Port = "2049"
+	if v.Reverse {
+		v.Port, v.ListenMount = "20049", fmt.Sprint(every, ":", configs.PortMountd)
+	}
+	v.Listen = every + ":" + v.Port
 	if v.Host, err = os.Hostname(); err != nil {
 		return v, err
 	}

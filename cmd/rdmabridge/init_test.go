@@ -21,7 +21,7 @@ func TestInit(t *testing.T) {
 		listen string
 		mount  string
 	}{
-		{initPlan{storage: "10.1.0.5", transport: "rdma", clients: "10.0.0.0/8, 2001:db8::/32", use: initGateway, export: "/data"}, "0.0.0.0:2049", ":/data /mnt/nfs nfs vers=4.2,proto=tcp,port=2049,_netdev 0 0"},
+		{initPlan{storage: "10.1.0.5", transport: "rdma", clients: "10.0.0.0/8, 2001:db8::/32", use: initGateway, export: "/data"}, "[::]:2049", ":/data /mnt/nfs nfs vers=4.2,proto=tcp,port=2049,_netdev 0 0"},
 		{initPlan{storage: "storage.example:3049", transport: "tcp", use: initSidecar, export: "/"}, "127.0.0.1:12049", "mount -t nfs -o vers=3,proto=tcp,port=12049,mountproto=tcp,mountport=12049,nolock 127.0.0.1:/ /mnt/nfs"},
 		{initPlan{storage: "2001:db8::5", transport: "rdma", use: initSidecar, export: "/e"}, "127.0.0.1:12049", "Options=vers=4.1,proto=tcp,port=12049,_netdev"},
 		{initPlan{storage: "10.1.0.5", transport: "tcp", clients: "10.0.0.0/8", use: initReverse, export: "/"}, "0.0.0.0:20049", "Options=vers=3,proto=rdma,port=20049,mountproto=tcp,mountport=20048,nolock,_netdev"},

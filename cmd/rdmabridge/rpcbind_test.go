@@ -156,13 +156,13 @@ func testRPCBindClients(t *testing.T) {
 	_, signals, wait := startServe(t, fmt.Sprintf(`
 listeners:
   - name: nfs
-    address: 0.0.0.0:2049
+    address: "[::]:2049"
     routes:
       - {program: nfs, versions: [3], upstream: server}
       - {program: mount, upstream: server}
   - {name: rdma, address: "127.0.0.1:20049", transport: rdma, upstream: server}
 upstreams: [{name: server, transport: tcp, endpoints: [%q]}]
-rpcbind: {address: "0.0.0.0:111"}
+rpcbind: {address: "[::]:111"}
 memory: {budget: 256MiB}
 admin: {address: none}
 drain: {timeout: 1m}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -117,6 +118,48 @@ func TestAdmin(t *testing.T) {
 	}
 	if _, err := http.Get(url + "/livez"); err == nil {
 		t.Error("the admin server answers after the end")
+	}
+}
+
+// TestIPv4Alone: every server of the bridge whose address is 0.0.0.0 listens on IPv4 alone.
+func TestIPv4Alone(t *testing.T) {
+	if l, err := net.Listen("tcp", "[::1]:0"); err != nil {
+		t.Skip("no IPv6 here: ", err)
+	} else {
+		l.Close()
+	}
+	b, signals, wait := startServe(t, `
+listeners:
+  - {name: tcp, address: "0.0.0.0:0", upstream: storage}
+  - {name: rdma, address: "0.0.0.0:0", transport: rdma, upstream: storage}
+upstreams: [{name: storage, transport: tcp, endpoints: ["127.0.0.1:1"]}]
+rpcbind: {address: "0.0.0.0:0"}
+admin: {address: "0.0.0.0:0"}
+memory: {budget: 256MiB}
+`)
+	for name, address := range map[string]string{
+		"the listener over TCP": b.proxy.Addr("tcp"), "the listener over RDMA": b.proxy.Addr("rdma"),
+		"rpcbind": b.rpcbind.Addr().String(), "admin": b.admin.Addr(),
+	} {
+		_, port, _ := net.SplitHostPort(address)
+		for host, want := range map[string]bool{"127.0.0.1": true, "::1": false} {
+			c, err := net.Dial("tcp", net.JoinHostPort(host, port))
+			if err == nil {
+				c.Close()
+			}
+			if (err == nil) != want {
+				t.Errorf("%s at %s, connecting to %s: %v, want it to be possible: %v", name, address, host, err, want)
+			}
+		}
+	}
+	if c, err := net.ListenPacket("udp", fmt.Sprintf("[::1]:%d", b.rpcbind.Addr().Port())); err != nil {
+		t.Errorf("rpcbind has the port of IPv6 over UDP, too: %v", err)
+	} else {
+		c.Close()
+	}
+	signals <- syscall.SIGTERM
+	if err := wait(); err != nil {
+		t.Errorf("serve: %v", err)
 	}
 }
 

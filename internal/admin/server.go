@@ -12,6 +12,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/rdmabridge/rdmabridge/internal/loglimit"
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/metrics"
 )
 
@@ -49,11 +50,11 @@ func NewServer(o Options) *Server {
 // Start listens, unless the socket was inherited, and serves.
 func (s *Server) Start() error {
 	if s.o.Listener == nil {
-		opened, err := net.Listen("tcp", s.o.Address)
+		opened, err := loop.Listen(s.o.Address)
 		if err != nil {
 			return fmt.Errorf("admin: %w", err)
 		}
-		s.o.Listener = opened.(*net.TCPListener)
+		s.o.Listener = opened
 	}
 	l := s.o.Listener
 	s.addr = l.Addr().String()

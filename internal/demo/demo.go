@@ -11,6 +11,8 @@ import (
 	"net/netip"
 	"strings"
 	"text/template"
+
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 )
 
 // configTemplate is the demo's configuration. One process is both bridges: a Call
@@ -110,7 +112,7 @@ func ChoosePort(addr string) (string, error) {
 	if _, port, err := net.SplitHostPort(addr); err != nil || port != "0" {
 		return addr, nil // loading the configuration reports an address that is wrong
 	}
-	l, err := net.Listen("tcp", addr)
+	l, err := loop.Listen(addr)
 	if err != nil {
 		return "", fmt.Errorf("demo: %w", err)
 	}

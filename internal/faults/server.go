@@ -102,11 +102,11 @@ func Start(o Options) (s *Server, err error) {
 		return s, errors.New("faults: no address to listen at")
 	}
 	if o.TCP != "" {
-		l, err := net.Listen("tcp", o.TCP)
+		l, err := loop.Listen(o.TCP)
 		if err != nil {
 			return s, fmt.Errorf("faults: %w", err)
 		}
-		s.tcp = l.(*net.TCPListener)
+		s.tcp = l
 		s.running.Go(func() { s.serveTCP(s.tcp) })
 	}
 	if o.RDMA != "" {

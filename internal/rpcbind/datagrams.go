@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rdmabridge/rdmabridge/internal/loglimit"
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/ratelimit"
 )
 
@@ -56,7 +57,7 @@ func sameHost(address string, port uint16) (at string, free bool, err error) {
 // listenDatagrams opens the port. The goroutine that reads it begins with start.
 func listenDatagrams(s *Server, address string) (*datagrams, error) {
 	lc := net.ListenConfig{Control: wantArrival}
-	c, err := lc.ListenPacket(context.Background(), "udp", address)
+	c, err := lc.ListenPacket(context.Background(), loop.Network("udp", address), address)
 	if err != nil {
 		return nil, err
 	}

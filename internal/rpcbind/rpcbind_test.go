@@ -87,7 +87,7 @@ func ask(t *testing.T, c net.Conn, call []byte) []byte {
 // Over real sockets the answer has the address of the question. A connected UDP socket
 // receives nothing from other addresses, so the Reply comes from that address, too.
 func TestLocalAddress(t *testing.T) {
-	s, _ := start(t, "0.0.0.0:0")
+	s, _ := start(t, "[::]:0")
 	for _, host := range []string{"127.0.0.1", "127.0.0.2", "::1"} {
 		for _, network := range []string{"tcp", "udp"} {
 			t.Run(network+" "+host, func(t *testing.T) {

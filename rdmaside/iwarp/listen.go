@@ -49,11 +49,11 @@ var (
 
 // Listen implements fabric.Provider. Revisions 1 and 2 of MPA are answered.
 func (p *Provider) Listen(addr string, o fabric.ListenOptions, incoming func(fabric.Incoming)) (fabric.Listener, error) {
-	ln, err := net.Listen("tcp", addr)
+	ln, err := loop.Listen(addr)
 	if err != nil {
 		return nil, fmt.Errorf("iwarp: %w", err)
 	}
-	return p.ListenOn(ln.(*net.TCPListener), o, incoming)
+	return p.ListenOn(ln, o, incoming)
 }
 
 // ListenOn implements fabric.SocketProvider.
