@@ -12,7 +12,8 @@ var missed = map[string]string{
 	"nfsacl": "so that NFSv3 has no ACLs; nothing else misses it",
 }
 
-// routes judges the listeners that clients ask for programs beside NFS, and that have no route for them.
+// routes judges the listeners that clients ask for programs beside NFS, and that have no route for them, or one to a server
+// without. A server that lacks NFSACL may be meant so.
 func (j *judge) routes() {
 	var before []Operation
 	if j.before != nil {
@@ -24,7 +25,7 @@ func (j *judge) routes() {
 		asked := o.Statuses[ClassProgUnavail]
 		// A client that cannot mount tries for two minutes, and its user looks later. Linux asks for NFSACL at each mount.
 		recent := j.before != nil && asked > old.Statuses[ClassProgUnavail]
-		if asked == 0 || o.Upstream != "" || missed[o.Program] == "" || o.Program == "nfsacl" && !recent || done[key] || j.hides(o.Listener) {
+		if asked == 0 || missed[o.Program] == "" || o.Program == "nfsacl" && (!recent || o.Upstream != "") || done[key] || j.hides(o.Listener) {
 			continue
 		}
 		done[key] = true
@@ -33,7 +34,11 @@ func (j *judge) routes() {
 			severity = Warning
 		}
 		name := strings.ToUpper(o.Program)
-		j.add(severity, CodeNoRoute, o.Listener, fmt.Sprintf("Clients ask listener %s for %s, which has no route there: they are answered PROG_UNAVAIL, %s.", o.Listener, name, missed[o.Program]),
+		why := "which has no route there"
+		if o.Upstream != "" {
+			why = fmt.Sprintf("and these Calls go to upstream %s, whose server has no %s at its port", o.Upstream, name)
+		}
+		j.add(severity, CodeNoRoute, o.Listener, fmt.Sprintf("Clients ask listener %s for %s, %s: they are answered PROG_UNAVAIL, %s.", o.Listener, name, why, missed[o.Program]),
 			fmt.Sprintf("Add to the listener `routes: [{program: %s, upstream: %s}]`. Over TCP the server has %s at a port of its own: `rpcinfo -p SERVER`.", o.Program, j.upstreamFor(o.Program), name))
 	}
 }

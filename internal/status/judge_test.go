@@ -122,6 +122,9 @@ func TestJudge(t *testing.T) {
 		{"a server without NFSACL", func(s scene) {
 			s.now.Operations = append(s.now.Operations, Operation{Listener: "nfs", Upstream: "storage", Program: "nfsacl", Version: 3, Operation: "NULL", Statuses: map[string]uint64{ClassProgUnavail: 1}})
 		}, "", nil},
+		{"MOUNT at a server that has it at another port", func(s scene) {
+			s.now.Operations = append(s.now.Operations, Operation{Listener: "nfs", Upstream: "storage", Program: "mount", Version: 3, Operation: "NULL", Statuses: map[string]uint64{ClassProgUnavail: 2}})
+		}, "warning program_without_route nfs", []string{"go to upstream storage, whose server has no MOUNT at its port", "cannot mount"}},
 		{"a rule hides NLM", func(s scene) {
 			l, _ := s.listener()
 			l.Rules = []Rule{{Verdict: "deny", Effect: "deny: PROG_UNAVAIL"}}
