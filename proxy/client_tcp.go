@@ -50,19 +50,22 @@ func (s *tcpClient) Input(*tcpframe.Conn) {
 	s.admit()
 }
 
-// Whole is part of tcpframe.WholeHandler. It takes short Calls.
-func (s *tcpClient) Whole(_ *tcpframe.Conn, m []byte) (copied int, ok bool) {
-	if _, mtype, _ := oncrpc.MessageType(m); mtype == oncrpc.TypeReply {
-		return 0, false
+// Run is part of tcpframe.RunHandler. It takes short Calls.
+func (s *tcpClient) Run(conn *tcpframe.Conn) {
+	var r run
+	for m := conn.Next(); m != nil; m = conn.Next() {
+		if _, mtype, _ := oncrpc.MessageType(m); mtype == oncrpc.TypeReply {
+			return
+		}
+		b := s.loop.memory.LeaseTiny(&s.ledger, s.loop.calls, len(m))
+		if b == nil {
+			return
+		}
+		s.wait(0, 1<<gates.WaitMemory)
+		copy(b.Bytes(), m)
+		conn.Took(m, len(m))
+		s.read(b, 0, &r)
 	}
-	b := s.loop.memory.LeaseTiny(&s.ledger, s.loop.calls, len(m))
-	if b == nil {
-		return 0, false
-	}
-	s.wait(0, 1<<gates.WaitMemory)
-	copy(b.Bytes(), m)
-	s.read(b, 0)
-	return len(m), true
 }
 
 // Record is part of tcpframe.RecordHandler.
@@ -75,11 +78,11 @@ func (s *tcpClient) Record(_ *tcpframe.Conn, r tcpframe.Buffer) {
 		s.reverseReply(xid, b)
 		return
 	}
-	s.read(b, counted)
+	s.read(b, counted, new(run))
 }
 
-// read begins the Call in b, which counts as so many octets until the Call is over, or keeps it.
-func (s *tcpClient) read(b *regmem.Lease, counted int64) {
+// read begins the Call in b, the next one of r, which counts as so many octets until the Call is over, or keeps it.
+func (s *tcpClient) read(b *regmem.Lease, counted int64, r *run) {
 	m := b.Bytes()
 	c := s.loop.account.read(&s.front)
 	c.rdma.Message, c.buf, c.shares = m, b, true
@@ -95,7 +98,7 @@ func (s *tcpClient) read(b *regmem.Lease, counted int64) {
 		s.admit()
 		return
 	}
-	if s.begin(c) {
+	if r.begin(&s.front, c) {
 		s.limit()
 	}
 	if s.startTLS != nil {
@@ -190,10 +193,8 @@ func (s *tcpClient) transmit(c *call) {
 	if !s.lend(c) {
 		return
 	}
-	if !c.progress.Copied && s.hands(c) && len(c.reply.parts) == 1 {
-		c.progress.Copied = s.copy(c.reply.parts[0])
-	}
-	if c.progress.Copied {
+	if s.hands(c) && len(c.reply.parts) == 1 && s.copy(c.reply.parts[0]) {
+		c.progress.Copied = true
 		s.settle(c)
 		return
 	}

@@ -160,10 +160,11 @@ func (f *front) deliver(c *call) {
 
 // copyReplyOn has the connection copy m, the Reply to c, which comes on the loop l and is nobody's when c is answered.
 // It reports false, and does nothing, if the Reply may have to be changed, or be kept for others or for later.
+// Otherwise passed ends c.
 func (f *front) copyReplyOn(l *eventLoop, c *call, m []byte) bool {
 	p, a := &c.progress, &c.rdma.Analysis
-	if f.loop != l || c.sent.writing || c.flying || c.stump != 0 || a.Lower&ulb.Results != 0 || a.SessionOps != 0 ||
-		p.Result != observe.ResultGone || p.Absorbed || f.ended.get() || l.account.watched() {
+	if f.loop != l || c.sent.writing || c.usesSeldom || c.stump != 0 || a.Lower&ulb.Results != 0 || a.SessionOps != 0 ||
+		p.Result != observe.ResultGone || f.ended.get() || l.account.watched() {
 		return false
 	}
 	binary.BigEndian.PutUint32(m, p.ClientXID)
@@ -173,6 +174,18 @@ func (f *front) copyReplyOn(l *eventLoop, c *call, m []byte) bool {
 	}
 	p.Copied = true
 	return true
+}
+
+// passed ends c, of whose Reply the connection has a copy, which has told who counts that the upstream has answered.
+func (f *front) passed(c *call) {
+	if r := c.queue.lane; r != nil {
+		r.Replied(&c.session, &c.h, c.rdma.Message, &c.rdma.Analysis, c.reply.parts, c.signed)
+	}
+	c.setState(callReplying)
+	c.progress.Result = observe.ResultReplied
+	f.account().delivered(c)
+	f.account().lent(c)
+	f.settle(c)
 }
 
 // lend charges the client with the memory of c's Reply until the client has the Reply. When the

@@ -266,21 +266,23 @@ func (m *tcpConn) Security() *status.TLS {
 	return nil
 }
 
-// Whole is part of tcpframe.WholeHandler. It takes Replies that their clients' connections copy at once.
-func (m *tcpConn) Whole(_ *tcpframe.Conn, msg []byte) (copied int, ok bool) {
-	xid, _, _ := oncrpc.MessageType(msg)
-	at, c := m.pending.Find(xid)
-	if c == nil || m.ending || oncrpc.CheckReply(msg) != nil || !c.client().copyReplyOn(m.loop, c, msg) {
-		return 0, false
+// Run is part of tcpframe.RunHandler. It takes Replies that their clients' connections copy at once.
+func (m *tcpConn) Run(conn *tcpframe.Conn) {
+	for msg := conn.Next(); msg != nil; msg = conn.Next() {
+		xid, _, _ := oncrpc.MessageType(msg)
+		at, c := m.pending.Find(xid)
+		if c == nil || m.ending || oncrpc.CheckReply(msg) != nil || !c.client().copyReplyOn(m.loop, c, msg) {
+			break
+		}
+		conn.Took(msg, 0)
+		m.heard = m.loop.Now()
+		m.unlinkAt(c, at)
+		m.answered(c.sent.at)
+		m.replied(c, msg[:len(msg):len(msg)], nil)
 	}
-	m.heard = m.loop.Now()
-	m.unlinkAt(c, at)
-	m.answered(c.sent.at)
-	m.replied(c, msg[:len(msg):len(msg)], nil)
 	if m.leaving {
 		m.leave()
 	}
-	return 0, true
 }
 
 // Record is part of tcpframe.RecordHandler.

@@ -26,12 +26,13 @@ type RecordHandler interface {
 	Closed(c *Conn, err error)
 }
 
-// A WholeHandler is a RecordHandler that can take records without a Buffer of their own.
-type WholeHandler interface {
+// A RunHandler is a RecordHandler that can take records without a Buffer of their own.
+type RunHandler interface {
 	RecordHandler
-	// Whole borrows m, a record of at least 8 octets that one read has brought, and may write to it. It returns how
-	// many octets it has copied. If it reports false it has done nothing, and Record takes a copy of m.
-	Whole(c *Conn, m []byte) (copied int, ok bool)
+	// Run takes a run, the records of at least 8 octets that one read has brought whole: it calls c.Next and c.Took for
+	// one after the other. It borrows what Next returns, and may write to it. If it leaves a record, Record takes a copy
+	// of that, and another Run begins behind it.
+	Run(c *Conn)
 }
 
 // A BusyHandler is a RecordHandler whose peer may be silent for longer than
@@ -75,7 +76,7 @@ type Conn struct {
 	memory   Memory       // constant after Opened
 	counters *counters    // constant
 	handler  RecordHandler
-	whole    WholeHandler      // the handler, if it is one; otherwise nil
+	runner   RunHandler        // the handler, if it is one; otherwise nil
 	listener *Listener         // the Listener that counts it; nil if it was dialled
 	proxy    *announcement     // of a connection that a proxy has made; nil for all others; constant
 	sock     *eventloop.Socket // constant after newConn
@@ -161,7 +162,7 @@ func newConn(l *Loop, c net.Conn, o *ConnOptions, m *counters, now int64, ln *Li
 // setHandler makes h the owner of the Conn.
 func (c *Conn) setHandler(h RecordHandler) {
 	c.handler = h
-	c.whole, _ = h.(WholeHandler)
+	c.runner, _ = h.(RunHandler)
 }
 
 // Loop returns the loop that owns the Conn. It is safe for concurrent use.

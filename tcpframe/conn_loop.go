@@ -15,6 +15,8 @@ type Loop struct {
 	servers, clients *tlsloop.Queue // of connections that were accepted, and that were dialled
 
 	outPool
+	run       []byte   // what a Conn's deliverAll parses; nil outside of it
+	runAt     int      // octets of run that were taken
 	timed     []*Conn  // the connections that sweep looks at
 	wire      []byte   // octets of TLS records, during one open
 	spareOuts [][]byte // spare buffers of TLS records

@@ -112,26 +112,44 @@ func (c *Conn) deliver() {
 // as long as the Conn parses records. It takes an eighth of what records cost that come in pieces. n is how many octets
 // they have. When Memory has nothing to lend, deliverAll pauses reading and reports false.
 func (c *Conn) deliverAll(b []byte) (n int, ok bool) {
-	for c.state == open && c.tls == nil && !c.paused() {
-		k := c.split.whole(b, n)
-		if k == 0 {
+	l := c.loop
+	l.run, l.runAt = b, 0
+	for ok = true; ok; {
+		if c.runner != nil {
+			c.runner.Run(c)
+		}
+		m := c.Next()
+		if m == nil {
 			break
 		}
-		m, taken := b[n+markLen:n+markLen+k], false
-		if c.whole != nil {
-			var copied int
-			if copied, taken = c.whole.Whole(c, m); taken {
-				c.copied += copied
-				c.memSince = 0
-				c.records++
-			}
+		if ok = c.deliverCopy(m); ok {
+			l.runAt += markLen + len(m)
 		}
-		if !taken && !c.deliverCopy(m) {
-			return n, false
-		}
-		n += markLen + k
 	}
-	return n, true
+	n, l.run = l.runAt, nil
+	return n, ok
+}
+
+// Next returns the next record of a run, or nil if there is none or reading has stopped. It returns the same record
+// until Took was called. For RunHandler.Run.
+func (c *Conn) Next() []byte {
+	if c.state != open || c.tls != nil || c.paused() {
+		return nil
+	}
+	l := c.loop
+	n := c.split.whole(l.run, l.runAt)
+	if n == 0 {
+		return nil
+	}
+	return l.run[l.runAt+markLen:][:n]
+}
+
+// Took says that the handler has taken m, which Next has returned, and has copied so many octets for that.
+func (c *Conn) Took(m []byte, copied int) {
+	c.loop.runAt += markLen + len(m)
+	c.copied += copied
+	c.memSince = 0
+	c.records++
 }
 
 // deliverCopy passes a copy of the record b to the handler. When Memory has nothing to lend, it pauses reading and

@@ -400,18 +400,20 @@ type picker struct {
 	taken [][]byte
 }
 
-func (p *picker) Whole(_ *Conn, m []byte) (copied int, ok bool) {
-	if p.n++; p.n%2 == 0 {
-		return 0, false
+func (p *picker) Run(c *Conn) {
+	for m := c.Next(); m != nil; m = c.Next() {
+		if p.n++; p.n%2 == 0 {
+			return
+		}
+		p.taken = append(p.taken, bytes.Clone(m))
+		clear(m)
+		c.Took(m, 3)
 	}
-	p.taken = append(p.taken, bytes.Clone(m))
-	clear(m)
-	return 3, true
 }
 
-// TestWhole: a WholeHandler is offered each record that a read has brought whole, in their order with the others, and
+// TestRun: a RunHandler is offered each record that a read has brought whole, in their order with the others, and
 // what it copies is counted.
-func TestWhole(t *testing.T) {
+func TestRun(t *testing.T) {
 	e := startEngine(t, EngineOptions{Loops: 1, Metrics: metrics.New()})
 	const records = 50
 	p := &picker{recorder: newRecorder()}

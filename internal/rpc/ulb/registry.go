@@ -137,14 +137,27 @@ func key(program, version uint32) uint64 { return uint64(program)<<32 | uint64(v
 // walk is carried whole, and the server answers it with an error.
 func (reg *Registry) Analyse(c *oncrpc.Call, a *Analysis) Binding {
 	n := reg.lookup(c.Program, c.Version)
-	if n != nil && c.Protection == oncrpc.ProtectNone && c.Flavor <= oncrpc.FlavorSys &&
-		c.Procedure < uint32(len(n.fixed)) {
+	if n != nil && n.fixes(c) {
 		if f := &n.fixed[c.Procedure]; f.args != nil && f.args.Fits(c.Message, c.Args) {
 			*a = f.analysis
 			return n.bound
 		}
 	}
 	return reg.analyseBy(n, c, a)
+}
+
+// Fixed returns the layout of the arguments of Calls that have one Analysis, that of c, if they have the program,
+// version, procedure and credential of c; nil for none.
+func (reg *Registry) Fixed(c *oncrpc.Call) Layout {
+	if n := reg.lookup(c.Program, c.Version); n != nil && n.fixes(c) {
+		return n.fixed[c.Procedure].args
+	}
+	return nil
+}
+
+// fixes reports whether one Analysis may hold for all Calls with the header c, as far as their arguments have a layout.
+func (b *binding) fixes(c *oncrpc.Call) bool {
+	return c.Protection == oncrpc.ProtectNone && c.Flavor <= oncrpc.FlavorSys && c.Procedure < uint32(len(b.fixed))
 }
 
 // analyseBy does what Analyse does, by the arguments of c. n is its binding, or nil.

@@ -142,17 +142,32 @@ func (c *Client) answered(m []byte) (more bool) {
 // Go sends the Call m. The channel it returns receives the Reply, and is closed when the
 // connection ends first.
 func (c *Client) Go(m []byte) (<-chan []byte, error) {
-	ch := make(chan []byte, 1)
+	all, err := c.GoAll(m)
+	if all == nil {
+		return nil, err
+	}
+	return all[0], err
+}
+
+// GoAll does what Go does, for several Calls with one write.
+func (c *Client) GoAll(ms ...[]byte) (replies []<-chan []byte, err error) {
+	var b []byte
 	c.mu.Lock()
 	if c.pending == nil {
 		c.mu.Unlock()
 		return nil, c.err
 	}
-	c.pending[binary.BigEndian.Uint32(m)] = ch
+	for _, m := range ms {
+		ch := make(chan []byte, 1)
+		c.pending[binary.BigEndian.Uint32(m)] = ch
+		replies = append(replies, ch)
+		b = append(b, testkit.Record(m)...)
+	}
 	c.mu.Unlock()
 	c.wmu.Lock()
 	defer c.wmu.Unlock()
-	return ch, testkit.WriteRecord(c.Conn, m)
+	_, err = c.Conn.Write(b)
+	return replies, err
 }
 
 // Send sends m, to which it expects no Reply.

@@ -1,0 +1,106 @@
+package proxy_test
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/rdmabridge/rdmabridge/internal/rules"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
+	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
+	"github.com/rdmabridge/rdmabridge/proxy/settings"
+)
+
+// mixedRun makes Calls that are like the Call before them in all that decides about Calls, for the most part. Some
+// differ in the user, the procedure, the version, or have arguments that are too long or too short.
+func mixedRun(r *rand.Rand, n uint32) (calls [][]byte) {
+	for xid := uint32(1); xid <= n; xid++ {
+		file := append(testkit.Words(xid), make([]byte, 4*r.IntN(16))...) // two Calls differ in more than the XID
+		m := proxytest.GetattrCallOf(xid, file)
+		switch r.IntN(24) {
+		case 0:
+			m = proxytest.MkdirCall(xid, fmt.Sprint(xid))
+		case 1:
+			m = append(m, 0, 0, 0, 0)
+		case 2:
+			m = m[:len(m)-4]
+		case 3:
+			m[19] = 2 // of NFS
+		case 4:
+			m = proxytest.ReadCall(xid, uint64(xid), 100)
+		}
+		user := uint32(0)
+		if r.IntN(8) == 0 {
+			user = r.Uint32N(3)
+		}
+		calls = append(calls, withUser(m, user, 0))
+	}
+	return calls
+}
+
+// TestRunOfCalls: Calls that one read brings are judged, changed, counted and answered as Calls are that come one by one.
+func TestRunOfCalls(t *testing.T) {
+	t.Parallel()
+	names := []string{
+		`listener_rule_calls_total{listener="tcp",rule="counted"`, `listener_rule_calls_total{listener="tcp",rule="denied"`,
+		`operation_calls_total{`, `operation_received_bytes_total{`, `listener_received_calls_total{listener="tcp"`,
+	}
+	for _, upstream := range []string{"tcp", "rdma"} {
+		names := slices.Clone(names)
+		if upstream == "rdma" {
+			names = append(names, `upstream_rdma_calls_total{call="inline",reply="reply_chunk"`)
+		}
+		x := newPoliced(t, upstream, func(l *settings.ListenerOptions) {
+			l.Rules = []rules.Rule{
+				{Name: "counted", UIDs: []rules.Range{{Low: 1, High: 1}}, Action: rules.Allow},
+				{Name: "denied", UIDs: []rules.Range{{Low: 2, High: 2}}, Action: rules.Deny},
+			}
+		})
+		calls := mixedRun(rand.New(rand.NewPCG(1, 2)), 400)
+		port := x.KeptPort() // XIDs follow from it
+		over := func(n int) (counts []int, xids map[string]uint32) {
+			x.Eventually("the Calls are over", func() bool { return metric(x.Harness, `listener_calls_total{listener="tcp"`) == n })
+			for _, name := range names {
+				counts = append(counts, metric(x.Harness, name))
+			}
+			x.server.mu.Lock()
+			defer x.server.mu.Unlock()
+			xids = maps.Clone(x.server.xids)
+			maps.DeleteFunc(xids, func(m string, _ uint32) bool { return m[16:20] == "\x00\x00\x00\x00" }) // NULL Calls
+			clear(x.server.xids)
+			return counts, xids
+		}
+		var want [][]byte
+		client := port.Client(x.p.Addr("tcp"))
+		for _, m := range calls {
+			reply, err := client.Call(m)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want = append(want, reply)
+		}
+		single, singleXIDs := over(len(calls))
+		client.Reset()
+		replies, err := port.Client(x.p.Addr("tcp")).GoAll(calls...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, ch := range replies {
+			if got := <-ch; !bytes.Equal(got, want[i]) {
+				t.Fatalf("to %s: Call %d, %x: got %x, want %x", upstream, i, calls[i], got, want[i])
+			}
+		}
+		run, runXIDs := over(2 * len(calls))
+		for i, name := range names {
+			if single[i] == 0 || run[i] != 2*single[i] {
+				t.Errorf("to %s: %s is %d after single Calls and %d after a run", upstream, name, single[i], run[i])
+			}
+		}
+		if len(runXIDs) < 300 || !maps.Equal(singleXIDs, runXIDs) {
+			t.Errorf("to %s: the server saw other Calls, or other XIDs, when they came in a run", upstream)
+		}
+	}
+}
