@@ -71,6 +71,54 @@ func TestHogSharesByWeight(t *testing.T) {
 	}
 }
 
+// TestSmallCallBesideHogs: a host with one small Call at a time, beside 31 hosts with as many Calls of 1 MiB as go, waits no
+// longer than two times as long as alone, and while one of their Replies is on the wire. In each step the server answers
+// small Calls, and each connection has the time for one long Reply.
+func TestSmallCallBesideHogs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &fakeDialer{grant: 32}
+		p, _ := newPool(t, Options{Connections: 4, Loops: 2, QueueWait: time.Hour, Share: 50}, d)
+		out := map[*fakeMember][]*Entry{}
+		small := &Flow{}
+		for range 31 {
+			hog := &Flow{}
+			for range 16 {
+				submit(t, p, hog, 1<<20, 0)
+			}
+		}
+		submit(t, p, small, 200, 1)
+		var took []int
+		for since, step := 0, 1; len(took) < 1000 && step < 20000; step++ {
+			for _, m := range d.members {
+				out[m] = append(out[m], m.take()...)
+			}
+			for _, m := range d.members {
+				wrote := false // a long Reply
+				out[m] = slices.DeleteFunc(out[m], func(e *Entry) bool {
+					if e.large() {
+						if wrote {
+							return false
+						}
+						wrote = true
+					} else {
+						took = append(took, step-since)
+						since = step
+					}
+					e.Answered()
+					m.seat.Done(e, m.affinity)
+					submit(t, p, e.Flow, e.Cost, m.affinity)
+					return true
+				})
+			}
+			time.Sleep(simStep)
+		}
+		slices.Sort(took)
+		if len(took) < 1000 || took[990] > 2+1 {
+			t.Errorf("%d small Calls in 20,000 steps; of 100, 99 took at most %d steps, want 3", len(took), took[len(took)*99/100])
+		}
+	})
+}
+
 // TestSmallCallsOvertake: the small Calls of a client overtake its large ones, and do not
 // starve them.
 func TestSmallCallsOvertake(t *testing.T) {
