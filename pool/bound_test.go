@@ -189,7 +189,7 @@ func TestStickyWaitsForItsConnection(t *testing.T) {
 		p.mu.Lock()
 		late.setMember(m, "server:20049", 0, false)
 		p.mu.Unlock()
-		late.pull(Elsewhere)
+		p.kick(Elsewhere)
 		if len(m.got) != 0 {
 			t.Error("the first connection after a time without any got a Call of another seat")
 		}

@@ -9,27 +9,13 @@ import (
 // Elsewhere is the affinity of a goroutine that is not a loop.
 const Elsewhere = loop.Elsewhere
 
-// kick dispatches queued Calls while credits are free.
+// kick dispatches queued Calls while credits are free. If Calls are left that other connections could have, it wakes a
+// seat.
 func (p *Pool) kick(here int) {
 	for {
 		p.mu.Lock()
 		m, e := p.nextAny(here)
-		p.mu.Unlock()
-		if e == nil {
-			p.part.Wake(here) // there may be room since
-			return
-		}
-		p.dispatch(m, e, here)
-	}
-}
-
-// pull dispatches queued Calls while the seat has free credits.
-func (s *Seat) pull(here int) {
-	p := s.pool
-	for {
-		p.mu.Lock()
-		m, e := p.next(s, time.Time{})
-		if e == nil && p.asleep > 0 && p.queue.n > 0 && s.member != nil {
+		if e == nil && p.asleep > 0 && p.queue.n > 0 {
 			p.relieveQueue(here)
 		}
 		p.mu.Unlock()

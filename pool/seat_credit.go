@@ -24,7 +24,7 @@ func (s *Seat) Granted(n, here int) {
 	}
 	p.mu.Unlock()
 	idle.close()
-	s.pull(here)
+	p.kick(here)
 }
 
 // Done returns the credit of e and dispatches the next queued Call, if there is one.

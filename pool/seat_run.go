@@ -86,13 +86,13 @@ func (s *Seat) connect(ctx context.Context, a endpoints.Attempt) (served bool, e
 	idle.close()
 	p.leaveNullOnly() // the endpoint may have been ejected meanwhile
 	p.slowStart.Wake(Elsewhere)
-	s.pull(Elsewhere)
+	p.kick(Elsewhere)
 	return s.waitEnd(ctx, endpoint, d.granted)
 }
 
 // runConnected does what run does, for a seat that already has a connection to endpoint.
 func (s *Seat) runConnected(ctx context.Context, endpoint string) {
-	s.pull(Elsewhere)
+	s.pool.kick(Elsewhere)
 	_, err := s.waitEnd(ctx, endpoint, nil)
 	if s.discarded() || ctx.Err() != nil {
 		return
