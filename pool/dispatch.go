@@ -72,16 +72,12 @@ func (p *Pool) dispatch(m Member, e *Entry, here int) {
 	m.Dispatch(e, here)
 }
 
-// expire gives the owner the list of entries that begins with e.
+// expire gives the owner the list of entries that begins with e, which have left the queue.
 func (p *Pool) expire(e *Entry, err error) {
-	for e != nil {
-		next := e.next
-		e.next = nil
-		p.metrics.queued.Add(-1)
-		p.metrics.expired.Inc()
-		p.owner.Expired(e, err)
-		e = next
-	}
+	n := length(e)
+	p.metrics.queued.Add(int64(-n))
+	p.metrics.expired.Add(uint64(n))
+	p.refuse(e, err)
 }
 
 // kickOne dispatches a queued Call. If more Calls wait, it puts p in line again.

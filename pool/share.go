@@ -98,7 +98,7 @@ func (p *Pool) within(h *Host, r room) bool {
 		return h.ages.Young(p.age) == 0 && (2*r.spare > p.credits || 4*n <= r.spare)
 	}
 	// Its first Calls hang: it need not be stuck.
-	return p.tried != p.age && (2*r.spare > p.credits || n == 1 && 4*r.spare > p.credits)
+	return p.tried != p.age && 4*r.spare > p.credits
 }
 
 // fills reports whether a host with so many unproven Calls has no room in its window while so many credits are spare.
