@@ -113,7 +113,7 @@ of MOUNT for NFSv3, which its rpcbind says otherwise, and retry for how many min
 try (2). Without vers it tries NFS 4.2, 4.1, 4.0 and 3. NFSv3 has no locks (nolock).` + mountCodes,
 		Args: cli.ExactArgs("STORAGE:/EXPORT", "DIRECTORY"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			r, err := nfsmount.Parse(args[0], args[1], options, uint16(configs.UsualPort("rdma")))
+			r, err := nfsmount.Parse(args[0], args[1], options, uint16(configs.UsualPort(configs.TransportRDMA)), known.Providers)
 			if err != nil {
 				return err
 			}

@@ -53,6 +53,10 @@ umount /mnt
 kill -9 $(bridges)
 /lab/mount /mnt || die "mount after the bridge was killed: status $?"
 pid=$(bridges)
+for bad in 10.0.2.15:/none "-o port=1,retry=0 10.0.2.15:/"; do
+    rdmabridge mount $bad /tmp
+    equal "the status of mount $bad" $? 32
+done
 rm /mnt4/mount3 /mnt/mount42 || die "rm"
 umount /mnt && umount /mnt4 || die "umount"
 until_is "the bridge at the end" 1 20 ended $pid

@@ -68,27 +68,36 @@ func (b *Bridge) Socket(run string) string { return filepath.Join(run, b.name, "
 const (
 	firstPort = 20100
 	ports     = 10000
+	nearPorts = 16 // how many of them may belong to others before a bridge has its own
 )
 
-// port chooses the port of a bridge that is to start: that of mounts from it, which wait for it, or one that depends on
-// its name alone, as long as nobody else has that.
+// candidate returns the port that a bridge has if others have the i before. It depends on the bridge's name.
+func (b *Bridge) candidate(i uint32) uint16 { return uint16(firstPort + (hash(b.name)+i)%ports) }
+
+// port chooses the port of a bridge that is to start: that of mounts from it, which wait for it, or the first candidate
+// that is free. Of mounts the kernel knows the storage's host, and not its port, which is in the name of the bridge: so
+// only candidates count.
 func (b *Bridge) port(h *Host) (uint16, error) {
 	table, err := h.MountTable()
 	if err != nil {
 		return 0, failf(System, "cannot read which file systems are mounted: %v", err)
 	}
+	mounted := make(map[uint16]bool)
 	for _, m := range Mounts(table) {
-		if host, _, err := splitSource(m.Source); err == nil && host == b.host {
-			return m.Port, nil
-		}
+		host, _, err := splitSource(m.Source)
+		mounted[m.Port] = mounted[m.Port] || err == nil && host == b.host
 	}
-	for i := range uint32(ports) {
-		port := uint16(firstPort + (hash(b.name)+i)%ports)
-		if h.PortIsFree(port) {
+	for i := range uint32(nearPorts) {
+		if port := b.candidate(i); mounted[port] {
 			return port, nil
 		}
 	}
-	return 0, failf(System, "no port from %d to %d is free on %s", firstPort, firstPort+ports-1, loopback)
+	for i := range uint32(nearPorts) {
+		if port := b.candidate(i); h.PortIsFree(port) {
+			return port, nil
+		}
+	}
+	return 0, failf(System, "other programs have all ports from %d to %d of %s", b.candidate(0), b.candidate(nearPorts-1), loopback)
 }
 
 // command returns the command line of the bridge. It admits root of this host alone, and does not carry MOUNT.
@@ -137,7 +146,8 @@ func (b *Bridge) start(ctx context.Context, h *Host) error {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	}
-	return failf(System, "the bridge does not start: %v: %s; journalctl -u %s may say why", err, strings.TrimSpace(out), b.Unit())
+	_, _ = h.Run(ctx, "systemctl", "stop", b.Unit()) // otherwise systemd tries for ever
+	return failf(System, "the bridge does not start: %s; journalctl -u %s may say why", strings.TrimRight(fmt.Sprint(err, ": ", out), ": \n"), b.Unit())
 }
 
 // spawnTime bounds how long a process may take until it listens.

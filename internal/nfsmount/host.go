@@ -50,6 +50,9 @@ func ThisHost() (*Host, error) {
 	if err != nil {
 		return nil, failf(System, "cannot find this program: %v", err)
 	}
+	if os.Getenv("PATH") == "" { // mount(8) calls helpers without
+		_ = os.Setenv("PATH", "/usr/sbin:/usr/bin:/sbin:/bin") // the name is good
+	}
 	return &Host{
 		Systemd: systemdMounts(), Program: program,
 		Run: func(ctx context.Context, command ...string) (string, error) {

@@ -18,8 +18,10 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/status"
 )
 
-// pause is how long a mount waits before it looks again whether the storage is there.
-const pause = 200 * time.Millisecond
+const (
+	pause   = 200 * time.Millisecond // before a mount looks again whether the storage is there
+	attempt = 5 * time.Second        // how long it tries at least: a bridge starts, and connects
+)
 
 // Mount mounts, and returns the version of NFS. It tries for as long as the option retry says.
 func (r *Request) Mount(ctx context.Context, h *Host) (version string, err error) {
@@ -34,7 +36,8 @@ func (r *Request) Mount(ctx context.Context, h *Host) (version string, err error
 		}
 		return "", nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, max(r.retry, pause))
+	within := max(r.retry, attempt)
+	ctx, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	var why error // why not yet
 	for {
@@ -54,7 +57,7 @@ func (r *Request) Mount(ctx context.Context, h *Host) (version string, err error
 			if errors.Is(ctx.Err(), context.Canceled) {
 				return "", failf(Failure, "interrupted: %v", why)
 			}
-			return "", failf(Failure, "%s cannot be mounted within %v (retry=%d): %v", r.Source, r.retry, int(r.retry.Minutes()), why)
+			return "", failf(Failure, "%s cannot be mounted within %v (retry=%d): %v", r.Source, within, int(r.retry.Minutes()), why)
 		case <-time.After(pause):
 		}
 	}
@@ -98,7 +101,11 @@ func (r *Request) document(ctx context.Context, h *Host) (*status.Document, erro
 	if err := r.Bridge.start(ctx, h); err != nil {
 		return nil, err
 	}
-	return h.Document(ctx, &r.Bridge)
+	d, err := h.Document(ctx, &r.Bridge)
+	if err != nil {
+		return nil, fmt.Errorf("%s does not answer", r.Bridge.Who(h))
+	}
+	return d, nil
 }
 
 // notReady says why a bridge is not ready.

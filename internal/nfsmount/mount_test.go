@@ -25,6 +25,7 @@ type fakeHost struct {
 	mounts   []string
 	failures []error // of mount(2), one after the other
 	refusal  string  // of systemd-run
+	stopped  []string
 	table    string
 	taken    []uint16 // ports of others
 }
@@ -39,6 +40,10 @@ func newFakeHost(systemd bool) *fakeHost {
 	h.Host = Host{
 		Systemd: systemd, Program: "/usr/bin/rdmabridge",
 		Run: func(_ context.Context, command ...string) (string, error) {
+			if command[0] == "systemctl" {
+				h.stopped = append(h.stopped, strings.Join(command[1:], " "))
+				return "", nil
+			}
 			if h.refusal != "" {
 				return h.refusal, errors.New("exit status 1")
 			}
@@ -97,7 +102,7 @@ func document(state status.State, lastError string) status.Document {
 // mountAt mounts a source with options, and returns the exit code and how long it took.
 func (h *fakeHost) mountAt(t *testing.T, source, dir, options string) (version string, code int, text string, took time.Duration) {
 	t.Helper()
-	r, err := Parse(source, dir, options, 20049)
+	r, err := Parse(source, dir, options, 20049, []string{"iwarp", "ibverbs"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,22 +159,37 @@ func TestMount(t *testing.T) {
 // TestBridgePort: a bridge has the port of mounts that wait for it, and else one that nobody else has.
 func TestBridgePort(t *testing.T) {
 	dir := t.TempDir()
+	own := newBridge("10.1.0.5", 20049, 20049, "")
+	// Its mounts have the third candidate, because others had the first two.
+	table := strings.ReplaceAll(mountTable, "port=20200", fmt.Sprintf("port=%d", own.candidate(2)))
 	for _, tc := range []struct {
-		source string
-		taken  []uint16
-		want   int
+		source, options string
+		taken           []uint32 // candidates that others have
+		want            uint32   // candidate
 	}{
-		{"10.1.0.5:/new", nil, 20200},
-		{"10.1.0.5:/new", []uint16{20200}, 20200}, // the bridge then says who has it
-		{"[fd00::5]:/new", nil, 20201},
-		{"10.1.0.6:/new", nil, 28547},
-		{"10.1.0.6:/new", []uint16{28547, 28548}, 28549},
+		{"10.1.0.5:/new", "", nil, 2},
+		{"10.1.0.5:/new", "", []uint32{2}, 2}, // the bridge then says who has it
+		{"10.1.0.5:/new", "port=20050", nil, 0},
+		{"10.1.0.6:/new", "", nil, 0},
+		{"10.1.0.6:/new", "", []uint32{0, 1}, 2},
 	} {
-		h := newFakeHost(false)
-		h.table, h.taken = mountTable, tc.taken
-		if _, code, text, _ := h.mountAt(t, tc.source, dir, "vers=4.2"); code != 0 || !strings.Contains(h.commands[0], fmt.Sprintf("tcp://127.0.0.1:%d ", tc.want)) {
-			t.Errorf("%s, taken %v: %d %s %v, want port %d", tc.source, tc.taken, code, text, h.commands, tc.want)
+		r, err := Parse(tc.source, dir, tc.options, 20049, nil)
+		if err != nil {
+			t.Fatal(err)
 		}
+		h := newFakeHost(false)
+		h.table = table
+		for _, i := range tc.taken {
+			h.taken = append(h.taken, r.Bridge.candidate(i))
+		}
+		if port, err := r.Bridge.port(&h.Host); err != nil || port != r.Bridge.candidate(tc.want) {
+			t.Errorf("%s %s, %v taken: port %d, %v, want %d", tc.source, tc.options, tc.taken, port, err, r.Bridge.candidate(tc.want))
+		}
+	}
+	h := newFakeHost(false)
+	h.PortIsFree = func(uint16) bool { return false }
+	if _, err := own.port(&h.Host); err == nil || err.Error() != "other programs have all ports from 20234 to 20249 of 127.0.0.1" {
+		t.Errorf("no port: %v", err)
 	}
 }
 
@@ -191,7 +211,7 @@ func TestMountFails(t *testing.T) {
 	}{
 		{"the storage is down", "10.1.0.5:/e", "", down, Failure, "10.1.0.5:/e cannot be mounted within 2m0s (retry=2): the storage cannot be reached over RDMA: dial 10.1.0.5:20049: connection refused", 2 * time.Minute},
 		{"retry", "10.1.0.5:/e", "retry=1", down, Failure, "10.1.0.5:/e cannot be mounted within 1m0s", time.Minute},
-		{"once", "10.1.0.5:/e", "retry=0", down, Failure, "10.1.0.5:/e cannot be mounted within 0s (retry=0): the storage cannot be reached", pause},
+		{"once", "10.1.0.5:/e", "retry=0", down, Failure, "10.1.0.5:/e cannot be mounted within 5s (retry=0): the storage cannot be reached", attempt},
 		{"no name", "nobody.example:/e", "", nil, Failure, "there is no host nobody.example: lookup nobody.example: no such host", 0},
 		{"no resolver", "later.example:/e", "retry=1", nil, Failure, "later.example:/e cannot be mounted within 1m0s (retry=1): lookup later.example", time.Minute},
 		{"denied", "10.1.0.5:/e", "", fails(syscall.EACCES), Failure, "the storage denies access to /e: its export must allow the address of this host, with the option insecure; NFSv4 calls", 0},
@@ -205,7 +225,7 @@ func TestMountFails(t *testing.T) {
 		{"no MOUNT", "10.1.0.6:/e", "vers=3", nil, Failure, "the rpcbind of 10.1.0.6 knows no MOUNT, which NFSv3 needs: say where it is by the option mountport=PORT", 0},
 		{"no rpcbind", "10.1.0.7:/e", "vers=3,retry=1", nil, Failure, "10.1.0.7:/e cannot be mounted within 1m0s (retry=1): the rpcbind of 10.1.0.7 does not say where MOUNT is", time.Minute},
 		{"systemd refuses", "10.1.0.5:/e", "", refuses("Failed to start transient service unit: Access denied\n"), System, "the bridge does not start: exit status 1: Failed to start transient service unit: Access denied; journalctl -u rdmabridge-mount-10.1.0.5.service may say why", 0},
-		{"a unit that never answers", "10.1.0.5:/e", "retry=1", refuses("Failed to start transient service unit: Unit x was already loaded or has a fragment file."), Failure, "10.1.0.5:/e cannot be mounted within 1m0s", time.Minute},
+		{"a unit that never answers", "10.1.0.5:/e", "retry=1", refuses("Failed to start transient service unit: Unit x was already loaded or has a fragment file."), Failure, "10.1.0.5:/e cannot be mounted within 1m0s (retry=1): rdmabridge-mount-10.1.0.5.service does not answer", time.Minute},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -221,6 +241,12 @@ func TestMountFails(t *testing.T) {
 		})
 	}
 	h := newFakeHost(true)
+	h.refusal = "Job failed."
+	h.mountAt(t, "10.1.0.5:/e", dir, "")
+	if want := []string{"stop rdmabridge-mount-10.1.0.5.service"}; !slices.Equal(h.stopped, want) {
+		t.Errorf("after a start that failed: %q, want %q", h.stopped, want)
+	}
+	h = newFakeHost(true)
 	if _, code, text, _ := h.mountAt(t, "10.1.0.5:/e", dir+"/none", ""); code != Failure || text != "mount point "+dir+"/none does not exist" || len(h.commands) > 0 {
 		t.Errorf("no directory: %d %s %v", code, text, h.commands)
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -70,8 +71,8 @@ var flags = map[string]flag{
 // ignored are options that mean something to mount(8) and systemd, and not to a helper.
 var ignored = map[string]bool{
 	"defaults": true, "auto": true, "noauto": true, "nofail": true, "_netdev": true, "fg": true,
-	"user": true, "nouser": true, "users": true, "owner": true, "group": true, "rdma": true,
-	"comment": true, "helper": true, "uhelper": true,
+	"user": true, "nouser": true, "users": true, "owner": true, "group": true,
+	"comment": true, "helper": true, "uhelper": true, "rdma": true, // rdma is true of all these mounts
 }
 
 // ours are options of the way to the storage, which the bridge is.
@@ -84,8 +85,8 @@ var ours = map[string]string{
 var allVersions = []string{"4.2", "4.1", "4.0", "3"}
 
 // Parse reads a source such as 10.1.0.5:/export and options as mount(8) has them. The port of the storage is usualPort
-// unless an option says it.
-func Parse(source, dir, options string, usualPort uint16) (*Request, error) {
+// unless an option says it. The program has these RDMA providers.
+func Parse(source, dir, options string, usualPort uint16, providers []string) (*Request, error) {
 	host, path, err := splitSource(source)
 	if err != nil {
 		return nil, err
@@ -110,7 +111,9 @@ func Parse(source, dir, options string, usualPort uint16) (*Request, error) {
 		case name == "mountport":
 			r.mountPort, err = parsePort(option, value)
 		case name == "provider":
-			provider = value
+			if provider = value; !slices.Contains(providers, value) {
+				err = failf(Usage, "the option %s is not possible: this program has %s", option, strings.Join(providers, " and "))
+			}
 		case name == "retry":
 			n, e := strconv.ParseUint(value, 10, 16)
 			if e != nil {
