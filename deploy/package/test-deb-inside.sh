@@ -53,6 +53,21 @@ rdmabridge stats --socket /run/rdmabridge-two/control.sock > /dev/null || fail "
 [ "$(stat -c %U "/proc/$(main rdmabridge)")" = rdmabridge ] || fail "the bridge runs as $(stat -c %U "/proc/$(main rdmabridge)")"
 say "both units run as rdmabridge"
 
+# A line of fstab starts a bridge for its storage, whether or not the kernel of this host can mount NFS.
+bridge=rdmabridge-mount-127.0.0.1.service
+echo '127.0.0.1:/ /mnt rdmabridge vers=3,mountport=12049 0 0' > /etc/fstab
+mount /mnt 2> mount.log || grep -qx 'mount.rdmabridge: this kernel has no NFS client: try modprobe nfs' mount.log || fail "$(cat mount.log)"
+old=$(main $bridge)
+[ "$(stat -c %U "/proc/$old")" != root ] || fail "the bridge of a mount runs as root"
+from=$(tr '\0' ' ' < "/proc/$old/cmdline")
+kill -KILL "$old"
+await 30 "systemd to replace the bridge of a mount" restarted $bridge
+[ "$(tr '\0' ' ' < "/proc/$(main $bridge)/cmdline")" = "$from" ] || fail "the bridge of a mount has another port"
+umount /mnt 2> /dev/null || true
+systemctl stop $bridge
+rm /etc/fstab
+say "a mount starts a bridge, which systemd starts again with the same port"
+
 start_loads 3
 
 # The kernel's client mounts with three versions of NFS at once. With each, fio writes and verifies, and meta makes and
