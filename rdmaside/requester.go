@@ -2,7 +2,9 @@ package rdmaside
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"sync/atomic"
 	"time"
 
@@ -97,10 +99,18 @@ func DialRequester(ctx context.Context, p fabric.Provider, on loop.Loop, addr st
 		// The provider calls no method of the handler any more. Release what
 		// Setup leased.
 		on.Post(loop.TaskFunc(r.abandon))
-		return nil, fmt.Errorf("rdmaside: dial %s: %w", addr, err)
+		return nil, dialError(addr, err)
 	}
 	_ = conn // Setup was given the same Conn
 	return r, nil
+}
+
+// dialError says where the provider's err has happened, unless err does so itself.
+func dialError(addr string, err error) error {
+	if op := (*net.OpError)(nil); errors.As(err, &op) && op.Op == "dial" {
+		return fmt.Errorf("rdmaside: %w", err)
+	}
+	return fmt.Errorf("rdmaside: dial %s: %w", addr, err)
 }
 
 func newRequester(o RequesterOptions, on loop.Loop, w Watcher) (*Requester, error) {

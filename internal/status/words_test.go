@@ -5,7 +5,7 @@ import "testing"
 func TestPlain(t *testing.T) {
 	for in, want := range map[string]string{
 		"tcpframe: dial tcp 10.1.0.5:2049: connect: connection refused":                              "dial tcp 10.1.0.5:2049: connect: connection refused",
-		"rdmaside: dial 10.1.0.5:20049: iwarp: dial tcp 10.1.0.5:20049: i/o timeout":                 "dial 10.1.0.5:20049: dial tcp 10.1.0.5:20049: i/o timeout",
+		"rdmaside: iwarp: dial tcp 10.1.0.5:20049: i/o timeout":                                      "dial tcp 10.1.0.5:20049: i/o timeout",
 		"proxy: listener nfs: tcpframe: listen tcp: address already in use\nproxy/reach: no address": "listener nfs: listen tcp: address already in use\nno address",
 		"site.yaml:3: upstreams[0].iwarp: write settings, not 3":                                     "site.yaml:3: upstreams[0].iwarp: write settings, not 3",
 		"rdmaside: iwarp: closed": "closed",
