@@ -63,8 +63,17 @@ func (r *report) listenAddress(path, s string, port int) { r.hostPort(path, s, p
 
 // CheckAddress returns why s is not host:port of this host, with what to write, or nil. port is one to propose.
 func CheckAddress(s string, port int) error {
+	return firstProblem(func(r *report) { r.listenAddress("", s, port) })
+}
+
+// CheckServer returns why s is not host:port of a server, with what to write, or nil. port is one to propose.
+func CheckServer(s string, port int) error {
+	return firstProblem(func(r *report) { r.address("", s, port) })
+}
+
+func firstProblem(check func(*report)) error {
 	r := &report{}
-	r.listenAddress("", s, port)
+	check(r)
 	if len(r.problems) == 0 {
 		return nil
 	}

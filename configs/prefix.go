@@ -9,6 +9,12 @@ import (
 // A Prefix is a network such as 10.0.0.0/8, or a single address.
 type Prefix struct{ netip.Prefix }
 
+// CheckNetwork returns why s is neither a network nor an address, with what to write, or nil.
+func CheckNetwork(s string) error {
+	_, err := parsePrefix(s)
+	return err
+}
+
 // parsePrefix parses a network or an address. It rejects bits beyond the prefix length:
 // 10.1.2.3/8 is more often a mistake than intended.
 func parsePrefix(s string) (Prefix, error) {

@@ -35,7 +35,7 @@ It replaces no file: one that is there must be what these answers give. With FIL
 Exit codes: 0 the file is written, and doctor found nothing worse than a note; 1 the file
 cannot be written, or doctor found an error; 2 the command line is wrong; 3 doctor found
 a warning and no error. The file is written whatever doctor finds.`,
-		Args: cobra.MaximumNArgs(1),
+		Args: cli.AtMost(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if file = "rdmabridge.yaml"; len(args) > 0 {
 				file = args[0]
@@ -133,19 +133,14 @@ func (p *initPlan) ask(in io.Reader, out io.Writer) error {
 			fmt.Fprintln(out, strings.TrimPrefix(err.Error(), "--"+flag+": "))
 		}
 	}
-	possible := func(plan initPlan) error {
-		_, err := plan.config()
-		return err
-	}
 	err := question(&p.storage, "storage", "What is the name or the address of the storage?", "", func() error {
-		return possible(initPlan{storage: p.storage, transport: "rdma", use: initSidecar, export: "/"})
+		_, err := p.endpoint()
+		return err
 	})
 	if err != nil {
 		return err
 	}
-	err = question(&p.use, "as", "Is the bridge a sidecar beside one application, a gateway for many clients, or reverse, for clients with RDMA and storage without?", "gateway", func() error {
-		return possible(initPlan{storage: "h", transport: "rdma", clients: "127.0.0.1", use: p.use, export: "/"})
-	})
+	err = question(&p.use, "as", "Is the bridge a sidecar beside one application, a gateway for many clients, or reverse, for clients with RDMA and storage without?", "gateway", p.checkUse)
 	if err != nil {
 		return err
 	}
@@ -158,12 +153,7 @@ func (p *initPlan) ask(in io.Reader, out io.Writer) error {
 		return nil
 	}
 	return question(&p.clients, "clients", "Which networks may connect, such as 10.0.0.0/8?", "", func() error {
-		err := possible(initPlan{storage: "h", transport: "rdma", clients: p.clients, use: initGateway, export: "/"})
-		if err != nil {
-			if _, text, ok := strings.Cut(err.Error(), "]: "); ok { // behind the place in a file that nobody has seen
-				return errors.New(text)
-			}
-		}
+		_, err := quoteNetworks(p.clients)
 		return err
 	})
 }
@@ -176,6 +166,9 @@ func writeNew(path string, text []byte) error {
 			return nil
 		}
 		return fmt.Errorf("init: %s is there already; name another file, or remove it", path)
+	}
+	if errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("init: there is no directory %s; make it, or name another file", filepath.Dir(path))
 	}
 	if err != nil {
 		return err

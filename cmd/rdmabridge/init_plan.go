@@ -114,35 +114,50 @@ func (v *initConfig) yaml() ([]byte, error) {
 func quoteNetworks(s string) (string, error) {
 	var networks []string
 	for _, n := range strings.FieldsFunc(s, func(c rune) bool { return c == ',' || c == ' ' }) {
-		if strings.ContainsAny(n, "[]{}#&*!|>'\"%@`\n\t$\\") {
-			return "", fmt.Errorf("--clients: %q is not a network", n)
+		if err := configs.CheckNetwork(n); err != nil {
+			return "", fmt.Errorf("--clients: %w", err)
 		}
 		networks = append(networks, fmt.Sprintf("%q", n))
 	}
 	return strings.Join(networks, ", "), nil
 }
 
+func (p *initPlan) checkUse() error {
+	if p.use != initSidecar && p.use != initGateway && p.use != initReverse {
+		return fmt.Errorf("--as: %q is not possible here; write %s, %s or %s", p.use, initSidecar, initGateway, initReverse)
+	}
+	return nil
+}
+
+// endpoint returns where the storage listens, at the usual port unless another is said.
+func (p *initPlan) endpoint() (string, error) {
+	port := configs.UsualPort(configs.Transport(p.transport))
+	at := p.storage
+	if _, _, err := net.SplitHostPort(at); err != nil {
+		at = net.JoinHostPort(strings.Trim(at, "[]"), strconv.Itoa(port))
+	}
+	if err := configs.CheckServer(at, port); err != nil {
+		return "", fmt.Errorf("--storage: %w", err)
+	}
+	return at, nil
+}
+
 // values checks the answers. An error is about a flag.
 func (p *initPlan) values() (v initConfig, err error) {
 	v = initConfig{Made: "init", Admin: "127.0.0.1:9090", Sidecar: p.use == initSidecar, Reverse: p.use == initReverse, Transport: p.transport, Export: p.export, Where: "/mnt/nfs", Unit: "mnt-nfs.mount"}
+	if err := p.checkUse(); err != nil {
+		return v, err
+	}
 	switch {
-	case p.use != initSidecar && p.use != initGateway && p.use != initReverse:
-		return v, fmt.Errorf("--as: %q is not possible here; write %s, %s or %s", p.use, initSidecar, initGateway, initReverse)
 	case p.transport != "rdma" && p.transport != "tcp":
 		return v, fmt.Errorf("--transport: %q is not possible here; write rdma or tcp", p.transport)
 	case !strings.HasPrefix(p.export, "/"):
 		return v, fmt.Errorf("--export: %q is not an absolute path; write one such as /export", p.export)
 	}
-	port := configs.UsualPort(configs.Transport(p.transport))
-	host := strings.Trim(p.storage, "[]")
-	v.Endpoint = net.JoinHostPort(host, strconv.Itoa(port))
-	if h, _, err := net.SplitHostPort(p.storage); err == nil {
-		host, v.Endpoint = h, p.storage
+	if v.Endpoint, err = p.endpoint(); err != nil {
+		return v, err
 	}
-	if err := configs.CheckAddress(v.Endpoint, port); err != nil || host == "" {
-		return v, fmt.Errorf("--storage: %q is not the name or the address of a host: %w", p.storage, err)
-	}
-	v.Mountd = net.JoinHostPort(host, strconv.Itoa(configs.PortMountd))
+	v.Mountd = net.JoinHostPort(hostOf(v.Endpoint), strconv.Itoa(configs.PortMountd))
 	if v.Sidecar {
 		v.Host, v.Port, v.Allow = "127.0.0.1", "12049", "127.0.0.0/8"
 		v.Listen = net.JoinHostPort(v.Host, v.Port)

@@ -82,11 +82,17 @@ func TestInitCommand(t *testing.T) {
 		args []string
 		want string
 	}{
-		{[]string{"--storage", "10.1.0.500", "--as", "sidecar"}, `--storage: "10.1.0.500"`},
+		{[]string{"--storage", "10.1.0.500", "--as", "sidecar"}, `--storage: "10.1.0.500:20049": 10.1.0.500 is not an IPv4 address`},
 		{[]string{"--storage", "h", "--as", "bridge", "--clients", "10.0.0.0/8"}, `--as: "bridge" is not possible here; write sidecar, gateway or reverse`},
 		{[]string{"--storage", "h", "--transport", "ib", "--as", "sidecar"}, `--transport: "ib" is not possible here`},
 		{[]string{"--storage", "h", "--as", "gateway", "--clients", "10.1.2.3/8"}, "has bits set beyond its length; write 10.0.0.0/8"},
-		{[]string{"--storage", "h", "--as", "gateway", "--clients", "x], b: [y"}, "--clients:"},
+		{[]string{"--storage", "h", "--as", "gateway", "--clients", "x], b: [y"}, `--clients: "x]" is neither a network nor an address; write one such as 10.0.0.0/8`},
+		{[]string{"--storage", "0.0.0.0", "--as", "sidecar"}, `--storage: "0.0.0.0:20049" stands for every address of a host; write the one of the server`},
+		{[]string{"--storage", "10.1.0.5:/export", "--as", "sidecar"}, `--storage: "10.1.0.5:/export" has the path of an export; write 10.1.0.5:20049, and mount /export on the clients`},
+		{[]string{"--storage", "http://h", "--as", "sidecar"}, `--storage: "http://h" is a URL; write h:20049, without http://`},
+		{[]string{"--storage", "h", "--as", "gateway", "--clients", "all"}, `--clients: "all" is neither a network nor an address; write one such as 10.0.0.0/8`},
+		{[]string{"--storage", "h", "--as", "sidecar", "--export", "data"}, `--export: "data" is not an absolute path; write one such as /export`},
+		{[]string{"--as", "sidecar"}, `--storage is missing: `},
 	} {
 		file := filepath.Join(t.TempDir(), "bridge.yaml")
 		code, _, errOut := run(append([]string{"init", file}, tc.args...)...)
@@ -148,7 +154,7 @@ func TestInitQuestions(t *testing.T) {
 	if err := p.ask(strings.NewReader("10.1.0.500\n10.1.0.5\nbridge\ngateway\nall\n\n10.1.2.3/8\n10.0.0.0/8\n"), &out); err != nil || p.storage != "10.1.0.5" || p.use != initGateway || p.clients != "10.0.0.0/8" {
 		t.Errorf("after bad answers: %v %+v", err, p)
 	}
-	for _, want := range []string{`"10.1.0.500" is not`, `"bridge" is not possible here; write sidecar`, "write 10.0.0.0/8"} {
+	for _, want := range []string{"10.1.0.500 is not an IPv4 address", `"bridge" is not possible here; write sidecar`, "write 10.0.0.0/8"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is not said: %s", want, &out)
 		}

@@ -148,8 +148,6 @@ func ofFlags(err error) error {
 		line := p.Summary()
 		if p.File == "" {
 			switch {
-			case strings.Contains(p.Path, ".allow"):
-				line = "--clients: " + p.Text
 			case strings.HasSuffix(p.Path, ".provider"):
 				line = "--provider: " + p.Text
 			case strings.HasPrefix(p.Path, "listeners"):
@@ -174,7 +172,7 @@ func splitURL(flag, s string) (transport, address string, err error) {
 		return "", "", fmt.Errorf("--%s: %q is not possible here; write tcp://HOST:PORT or rdma://HOST:PORT, where the port may be left out", flag, s)
 	}
 	if host, export, found := strings.Cut(strings.TrimSuffix(rest, "/"), "/"); found {
-		return "", "", fmt.Errorf("--%s: %q has the path of an export; write %s://%s, and mount /%s on the clients", flag, s, transport, host, export)
+		return "", "", fmt.Errorf("--%s: %q has the path of an export; write %s://%s, and mount /%s on the clients", flag, s, transport, strings.TrimSuffix(host, ":"), export)
 	} else if rest = host; rest == "" {
 		return "", "", fmt.Errorf("--%s: %q has no host; write one such as %s://10.1.0.5", flag, s, transport)
 	}

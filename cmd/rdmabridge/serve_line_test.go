@@ -107,7 +107,7 @@ func TestServeLineMistakes(t *testing.T) {
 		"--from tcp://:2049 --to rdma://h --mount none --provider roce":      `--provider: "roce" is no provider; write ibverbs, which uses adapters for RoCE`,
 		"--from tcp://:2049 --to rdma://h --mount 20048":                     `--mount: "20048" has no host`,
 		"--from tcp://:2049 --to rdma://h --mount none --clients 10.1.2.3/8": `--clients: "10.1.2.3/8" has bits set beyond its length; write 10.0.0.0/8`,
-		"--from tcp://:2049 --to rdma://h --mount none --clients a],b:[c":    `--clients: "a]" is not a network`,
+		"--from tcp://:2049 --to rdma://h --mount none --clients a],b:[c":    `--clients: "a]" is neither a network nor an address; write one such as 10.0.0.0/8`,
 		"--from tcp://:2049 --to rdma://h --mount none --until-unmounted":    "--until-unmounted needs --from tcp://127.0.0.1:PORT, which mounts of this host use",
 		"--from tcp://:2049 --to rdma://h --mount none --log-format xml":     `--log-format: log.format: "xml" is not possible here`,
 	} {
