@@ -23,7 +23,7 @@ func newCompareCommand() *cobra.Command {
 		Long: `Compare sends the same load to two addresses in turn, for a number of rounds, and
 prints the figures of the second as ratios to those of the first. It divides figures
 of the same round only, so that other work on the machine affects both alike.`,
-		Args: cobra.NoArgs,
+		Args: cli.AtMost(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkRounds(rounds); err != nil {
 				return err

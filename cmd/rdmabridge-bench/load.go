@@ -21,7 +21,7 @@ func newLoadCommand() *cobra.Command {
 Calls at a rate, and prints throughput and latency. Lengths are those of whole RPC
 messages, without record marks. GB are 10^9 octets of Calls and Replies together.
 The first wrong Reply stops the run.`,
-		Args: cobra.NoArgs,
+		Args: cli.AtMost(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			l, err := f.start(cmd.ErrOrStderr())
 			if err != nil {

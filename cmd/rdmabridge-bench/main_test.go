@@ -137,7 +137,7 @@ func TestUsage(t *testing.T) {
 		{"server --budget 0", "is not greater than 0"},
 		{"server --to tcp://x:1", "--to needs --faults FILE"},
 		{"server --seed 1", "--seed needs --faults FILE"},
-		{"load", `required flag(s) "target" not set`},
+		{"load", `--target ADDRESS is missing: send Calls to the server or bridge at ADDRESS`},
 		{"load --target x:1 --call 10", "at least 56 octets"},
 		{"load --target x:1 --reply 10", "at least 32 octets"},
 		{"load --target x:1 --pid me", "is not a process id"},

@@ -32,7 +32,7 @@ func newPeersCommand() *cobra.Command {
 		Long: `Peers sends each load of a matrix to all targets in turn, for a number of rounds, and
 writes a page of Markdown with the ratios to one of them, the baseline. The script
 deploy/bench/peers.sh starts the usual targets and runs this command.`,
-		Args: cobra.NoArgs,
+		Args: cli.AtMost(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := cli.Interruptible()
 			defer stop()

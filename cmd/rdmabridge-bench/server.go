@@ -26,7 +26,7 @@ receives SIGTERM or SIGINT. It prints the address that it listens at. It exits w
 With --faults it is a server for testing clients: it passes Calls on to a real server, which
 may be a server of files in memory, and drops, delays or spoils some of them, as the rules in
 a file say. It logs each fault, and at the end it prints what each rule has done.`,
-		Args: cobra.NoArgs,
+		Args: cli.AtMost(0),
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if f.list {
 				return faults.List(cmd.OutOrStdout())

@@ -49,7 +49,7 @@ drain.timeout at the latest.
 
 To drain one listener, remove it from the configuration: the bridge notices that, or
 SIGHUP tells it.` + actionCodes,
-		Args: cobra.NoArgs,
+		Args: cli.AtMost(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return bridge.with(func(ctx context.Context, c *control.Client) error {
 				d, err := document(ctx, c, oneClient)
@@ -164,7 +164,7 @@ func newLogLevelCommand() *cobra.Command {
 		Long: `Log-level changes the level of the log to debug, info, warn or error. After --for the
 level of the configuration applies again; the word configured ends the change at
 once. Without LEVEL it says which level applies.` + actionCodes,
-		Args: cobra.MaximumNArgs(1),
+		Args: cli.AtMost(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var q action.Request
 			if len(args) == 1 {

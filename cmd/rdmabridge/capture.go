@@ -63,7 +63,7 @@ file is whole then.
 
 Exit codes: 0 the capture is written; 1 it is not, or not all of it; 2 the command line
 is wrong, or no bridge was reached.`,
-		Args: cobra.NoArgs,
+		Args: cli.AtMost(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, stop := cli.Interruptible()
 			defer stop()

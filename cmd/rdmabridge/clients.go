@@ -26,7 +26,7 @@ func newClientsCommand() *cobra.Command {
 		Long: `Clients lists the connections of clients. Those come first that the bridge does not
 read from, those that do not read their Replies, and those with the oldest Calls.
 --hosts adds the connections of a host up. --legend says what the columns mean.`,
-		Args: cobra.NoArgs,
+		Args: cli.AtMost(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			switch {
 			case !slices.Contains(status.Sorts, q.Sort):

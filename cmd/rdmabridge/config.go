@@ -67,7 +67,7 @@ func configFlag(cmd *cobra.Command, files *[]string) {
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		switch {
 		case len(args) > 1:
-			return fmt.Errorf("%q is too much: rdmabridge %s", args[1], cmd.Use)
+			return cli.AtMost(1)(cmd, args)
 		case len(args) == 1 && len(*files) > 0:
 			return fmt.Errorf("two files, %s and %s: write -c before each, or one alone: rdmabridge %s", (*files)[0], args[0], cmd.Use)
 		case len(args) == 1:

@@ -169,7 +169,7 @@ func newConfigCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config",
 		Short: "Print a configuration, give it its canonical form, or describe it to editors",
-		Args:  cobra.NoArgs,
+		Args:  cli.AtMost(0),
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.AddCommand(newConfigPrintCommand(), newConfigFmtCommand(), newConfigSchemaCommand())

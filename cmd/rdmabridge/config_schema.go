@@ -18,7 +18,7 @@ server, which many editors use, write this in the first line of a file:
   # yaml-language-server: $schema=/path/to/rdmabridge.schema.json
 
 The schema knows each setting by itself. rdmabridge check knows how they go together.`,
-		Args: cobra.NoArgs,
+		Args: cli.AtMost(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			text, err := configs.JSONSchema()
 			if err != nil {

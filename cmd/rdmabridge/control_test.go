@@ -179,7 +179,7 @@ func TestCommands(t *testing.T) {
 	if code, _, errOut := run("stats", socket); code != cli.ExitUsage || !strings.Contains(errOut, "no bridge listens at") {
 		t.Errorf("after the end: %d %s", code, errOut)
 	}
-	if code, _, errOut := run("stats", socket, "-c", "x"); code != cli.ExitUsage || !strings.Contains(errOut, "[config socket] were all set") {
+	if code, _, errOut := run("stats", socket, "-c", "x"); code != cli.ExitUsage || !strings.Contains(errOut, "--socket and --config exclude each other; write one of them") {
 		t.Errorf("two bridges: %d %s", code, errOut)
 	}
 }

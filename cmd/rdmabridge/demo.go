@@ -31,7 +31,7 @@ mount the file system or copy files with libnfs. Where another process has one o
 ports, demo takes a free one and says so, unless a flag names the port.
 
 Demo runs until it receives SIGTERM or SIGINT. The files are lost then.`,
-		Args: cobra.NoArgs,
+		Args: cli.AtMost(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ports := demoPorts(cmd.Flags(), &a)
 			for i := range ports {

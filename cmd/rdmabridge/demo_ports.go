@@ -61,6 +61,9 @@ func (p *demoPort) choose(out io.Writer) error {
 	if err == nil {
 		return l.Close()
 	}
+	if errors.Is(err, syscall.EADDRNOTAVAIL) {
+		return fmt.Errorf("demo: --%s: no interface of this host has the address of %s: compare \"ip address\" (%w)", p.flag, *p.address, err)
+	}
 	if !errors.Is(err, syscall.EADDRINUSE) {
 		return fmt.Errorf("demo: --%s: %w", p.flag, err)
 	}

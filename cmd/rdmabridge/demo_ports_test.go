@@ -33,7 +33,7 @@ func TestDemoFlags(t *testing.T) {
 		{[]string{"--rdma", "127.0.0.1:nfs"}, cli.ExitUsage, `--rdma: "127.0.0.1:nfs" has the port by its name; write its number: 127.0.0.1:2049`},
 		{[]string{"--admin", "9090"}, cli.ExitUsage, `--admin: "9090" has no host; write 127.0.0.1:9090`},
 		{[]string{"--tcp", l.Addr().String(), "--rdma", "127.0.0.1:0"}, cli.ExitFailed, "--tcp " + l.Addr().String() + ": process "},
-		{[]string{"--tcp", "192.0.2.1:2049"}, cli.ExitFailed, "--tcp: listen tcp 192.0.2.1:2049"},
+		{[]string{"--tcp", "192.0.2.1:2049"}, cli.ExitFailed, `--tcp: no interface of this host has the address of 192.0.2.1:2049: compare "ip address"`},
 	} {
 		code, out, errOut := run(append([]string{"demo"}, tc.args...)...)
 		if code != tc.code || !strings.Contains(errOut, tc.want) || strings.Contains(errOut, "listeners") || out != "" {

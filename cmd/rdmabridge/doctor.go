@@ -49,7 +49,7 @@ a warning and no error.`,
 				f.config = args
 				return nil
 			}
-			return cobra.NoArgs(cmd, args)
+			return cli.AtMost(0)(cmd, args)
 		},
 		ValidArgsFunction: completeConfig,
 		RunE: func(cmd *cobra.Command, _ []string) error {

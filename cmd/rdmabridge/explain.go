@@ -62,7 +62,7 @@ has no addresses; then all Calls are said to come from it.
 
 Exit codes: 0 every message was explained, malformed ones included; 1 FILE cannot be
 read; 2 the command line is wrong.`,
-		Args: cobra.MaximumNArgs(1),
+		Args: cli.AtMost(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o, err := f.options(cmd)
 			if err != nil {

@@ -151,7 +151,7 @@ func TestExplainExitCodes(t *testing.T) {
 		{"odd hex", []string{"--hex", "123"}, cli.ExitUsage, "want an even number"},
 		{"no hex", []string{"--hex", ""}, cli.ExitUsage, "no hex digits"},
 		{"hex and file", []string{"--hex", "12", "x"}, cli.ExitUsage, "want one of them"},
-		{"two files", []string{"x", "y"}, cli.ExitUsage, "accepts at most 1 arg"},
+		{"two files", []string{"x", "y"}, cli.ExitUsage, `"y" is too much: rdmabridge explain [--hex HEX | FILE]`},
 		{"max", []string{"--hex", "12", "--max", "-1"}, cli.ExitUsage, "want 0 or more"},
 		{"inline too small", []string{"--hex", "12", "--inline-call", "512"}, cli.ExitUsage, "want 1024 to 262144 octets"},
 		{"inline too large", []string{"--hex", "12", "--inline-reply", "1MiB"}, cli.ExitUsage, "want 1024 to 262144 octets"},

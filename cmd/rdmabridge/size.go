@@ -41,7 +41,7 @@ evenly, and --spare of them may be away.
 
 Exit codes: 0 the configuration meets the demand; 1 nothing does, and the problems are on
 standard error; 2 the command line is wrong.`,
-		Args: cobra.NoArgs,
+		Args: cli.AtMost(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			f.demand.Octets, f.demand.Largest = float64(f.octets), int(f.largest)
 			if f.transport != "rdma" && f.transport != "tcp" {
@@ -59,7 +59,7 @@ standard error; 2 the command line is wrong.`,
 		},
 	}
 	d := cmd.Flags()
-	d.IntVar(&f.demand.Clients, "clients", 0, "connections of clients, of all bridges together")
+	d.IntVar(&f.demand.Clients, "clients", 0, "`NUMBER` of connections of clients, of all bridges together")
 	d.Float64Var(&f.demand.Calls, "calls", 0, "Calls a second, of all clients together; 0: as many as --bytes needs")
 	d.Var(&f.octets, "bytes", "octets of data a second, of all clients together, such as 5GiB")
 	d.IntVar(&f.demand.Bridges, "bridges", 1, "number of bridges")

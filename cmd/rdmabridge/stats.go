@@ -28,7 +28,7 @@ document at once, without rates; its counters only grow.
 
 Exit codes: 0 the bridge answered; 1 it did not as expected; 2 no bridge was
 reached.`,
-		Args: cobra.NoArgs,
+		Args: cli.AtMost(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkOver(over); err != nil {
 				return err

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/rdmabridge/rdmabridge/internal/cli"
 	"github.com/rdmabridge/rdmabridge/internal/control"
 	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/top"
@@ -33,7 +34,7 @@ a credit, S server and network, R the client reads the Reply.
 
 With --once, or when the output is not a terminal, top prints one frame as text, with
 all columns, and ends. NO_COLOR in the environment switches colours off.`,
-		Args: cobra.NoArgs,
+		Args: cli.AtMost(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkTop(&o); err != nil {
 				return err

@@ -26,7 +26,7 @@ func newUpstreamsCommand() *cobra.Command {
 		Long: `Upstreams lists the upstreams: whether they are up, their credits, and how long the
 server takes. --connections lists each connection instead, --endpoints each address.
 --legend says what the columns mean.`,
-		Args: cobra.NoArgs,
+		Args: cli.AtMost(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := checkOver(over); err != nil {
 				return err

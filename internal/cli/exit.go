@@ -55,7 +55,7 @@ func Run(cmd *cobra.Command, args []string, stdout, stderr io.Writer) int {
 		return exit.Code
 	}
 	// Every other error is about the command line.
-	fmt.Fprintf(stderr, "%v\nRun \"%s --help\" for usage.\n", err, ran.CommandPath())
+	fmt.Fprintf(stderr, "%s\nRun \"%s --help\" for usage.\n", plain(ran, err), ran.CommandPath())
 	return ExitUsage
 }
 

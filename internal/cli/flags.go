@@ -47,12 +47,29 @@ func Required(cmd *cobra.Command, names ...string) {
 // ExactArgs makes cobra report the arguments of a verb that are missing or too many, by their names.
 func ExactArgs(all ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
-		switch {
-		case len(args) < len(all):
-			return fmt.Errorf("%s is missing: %s %s", strings.Join(all[len(args):], " and "), cmd.Root().Name(), cmd.Use)
-		case len(args) > len(all):
-			return fmt.Errorf("%q is too much: %s %s", args[len(all)], cmd.Root().Name(), cmd.Use)
+		if len(args) < len(all) {
+			return fmt.Errorf("%s is missing: %s", strings.Join(all[len(args):], " and "), usageOf(cmd))
 		}
-		return nil
+		return AtMost(len(all))(cmd, args)
 	}
+}
+
+// AtMost makes cobra report the first argument beyond n. A verb that has its file behind a flag says so.
+func AtMost(n int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) <= n {
+			return nil
+		}
+		hint := ""
+		if cmd.Flags().Lookup("config") != nil {
+			hint = "; the configuration file stands behind -c"
+		}
+		return fmt.Errorf("%q is too much: %s%s", args[n], usageOf(cmd), hint)
+	}
+}
+
+// usageOf returns how cmd is called.
+func usageOf(cmd *cobra.Command) string {
+	_, args, _ := strings.Cut(cmd.Use, " ")
+	return strings.TrimSpace(cmd.CommandPath() + " " + args)
 }

@@ -38,3 +38,31 @@ func suggestFlag(cmd *cobra.Command, err error) error {
 	}
 	return err
 }
+
+// groups are the beginnings of cobra's errors about a group of flags, and what is said of the flags.
+var groups = []struct{ begins, between, says string }{
+	{"at least one of the flags in the group [", " or ", " is missing"},
+	{"if any flags in the group [", " and ", " exclude each other; write one of them"},
+}
+
+// plain returns what err says. Errors of cobra about flags that are missing, or exclude each other, get what to write.
+func plain(cmd *cobra.Command, err error) string {
+	text := err.Error()
+	if rest, ok := strings.CutPrefix(text, "required flag(s) "); ok {
+		var missing []string
+		for _, name := range strings.Split(strings.TrimSuffix(rest, " not set"), ", ") {
+			if f := cmd.Flags().Lookup(strings.Trim(name, `"`)); f != nil {
+				word, usage := pflag.UnquoteUsage(f)
+				missing = append(missing, fmt.Sprintf("--%s %s is missing: %s", f.Name, word, usage))
+			}
+		}
+		return strings.Join(missing, "\n")
+	}
+	for _, g := range groups {
+		if rest, ok := strings.CutPrefix(text, g.begins); ok {
+			names, _, _ := strings.Cut(rest, "]")
+			return "--" + strings.Join(strings.Fields(names), g.between+"--") + g.says
+		}
+	}
+	return text
+}

@@ -14,7 +14,7 @@ func newVersionCommand(b Build) *cobra.Command {
 		Short: "Print the version of this binary and how it was built",
 		Long: `Version prints the version of this binary, the revision, Go release and platform
 it was built with, and the RDMA providers it contains.`,
-		Args: cobra.NoArgs,
+		Args: AtMost(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !asJSON {
 				_, err := fmt.Fprintln(cmd.OutOrStdout(), b)

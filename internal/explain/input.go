@@ -51,7 +51,7 @@ func Read(r io.Reader) (*Input, error) {
 func sniff(b []byte) (*Input, error) {
 	switch {
 	case len(b) == 0:
-		return nil, errors.New("empty input")
+		return nil, errors.New("nothing is in it; name a capture of tcpdump or of rdmabridge capture, or write hex")
 	case bytes.HasPrefix(b, []byte{0x1f, 0x8b}):
 		return nil, errors.New("compressed by gzip; unpack it first")
 	case bytes.HasPrefix(b, []byte{0x28, 0xb5, 0x2f, 0xfd}):
