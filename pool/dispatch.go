@@ -1,13 +1,6 @@
 package pool
 
-import (
-	"time"
-
-	"github.com/rdmabridge/rdmabridge/internal/loop"
-)
-
-// Elsewhere is the affinity of a goroutine that is not a loop.
-const Elsewhere = loop.Elsewhere
+import "time"
 
 // kick dispatches queued Calls while credits are free. If Calls are left that other connections could have, it wakes a
 // seat.

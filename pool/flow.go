@@ -1,6 +1,13 @@
 package pool
 
-import "time"
+import (
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/loop"
+)
+
+// Elsewhere is the affinity of a goroutine that is not a loop.
+const Elsewhere = loop.Elsewhere
 
 // largeCost is the least cost of a large Call. A large Call is worth a connection of
 // its own; other Calls are small.

@@ -263,6 +263,23 @@ func TestReserveTurns(t *testing.T) {
 	})
 }
 
+// TestHangThroughABridge: another bridge is one host, and the first Calls of a hundred of its clients may hang. As nobody
+// else wants the credits, it goes on for the next of its clients.
+func TestHangThroughABridge(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrowd(t, Options{Connections: 4}, 128)
+		c.join(1, 0)
+		cl := c.clients[0]
+		for range 100 {
+			c.hang(&Flow{Host: cl.flow.Host}, 2, 0)
+		}
+		c.run(time.Second)
+		c.send(cl)
+		c.wantServed("a client of a bridge")
+		c.end()
+	})
+}
+
 // TestSlowForAll: while a server takes long for everybody, its credits are in use.
 func TestSlowForAll(t *testing.T) {
 	for _, hosts := range []int{1, 3, 40} {
