@@ -55,7 +55,7 @@ summary() {
         /^events:/ { for (i = 2; i <= NF; i++) column[$i] = i - 1; next }
         /^fn=/     { wanted = ours(named($0)); next }
         /^cfn=/    { called = named($0); sub(/'"'"'[0-9]+$/, "", called); next }
-        /^calls=/  { if (called ~ /proxy\.\(\*tcpClient\)\.(Whole|read)$/) { split($1, c, "="); begun[called] += c[2] } inclusive = 1; next }
+        /^calls=/  { if (called ~ /proxy\.(\(\*tcpClient\)\.(Whole|read)|\(\*account\)\.read|\(\*eventLoop\)\.recycle)$/) { split($1, c, "="); begun[called] += c[2] } inclusive = 1; next }
         /^[0-9+*-]/ {
             if (inclusive) { inclusive = 0; next }
             if (!wanted) next
@@ -64,7 +64,7 @@ summary() {
             l2 += $(1 + column["DLmr"]) + $(1 + column["DLmw"])
         }
         END {
-            for (n in begun) if (begun[n] > calls) calls = begun[n] # Whole was in older bridges, and called read
+            for (n in begun) if (begun[n] > calls) calls = begun[n] # some may be inlined, and older bridges have others
             if (!calls) { print "no Call was counted" > "/dev/stderr"; exit 1 }
             printf "%d %.0f %.1f %.1f\n", calls, ir / calls, l1 / calls, l2 / calls
         }' "$1"
