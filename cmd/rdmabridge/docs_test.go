@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"go/ast"
 	"go/parser"
@@ -198,9 +199,38 @@ func TestCommandLinesInDocs(t *testing.T) {
 // TestManPages: each command has a page with all its flags, and groff has nothing to say against it.
 func TestManPages(t *testing.T) { clitest.ManPages(t, newCommand, 20) }
 
-// TestLinksInDocs checks that the links of the documents to files here, and to their sections, lead somewhere.
-func TestLinksInDocs(t *testing.T) {
+// TestPagesThatTextsName: the pages of docs that messages, manual pages, configurations and comments name exist.
+func TestPagesThatTextsName(t *testing.T) {
 	root := filepath.Join("..", "..")
+	page := regexp.MustCompile(`\bdocs/[A-Za-z0-9_-]+\.md\b`)
+	n := 0
+	for _, dir := range []string{"cmd", "configs", "deploy", "internal", "metrics", "pool", "proxy", "rdmaside", "tcpframe"} {
+		err := filepath.WalkDir(filepath.Join(root, dir), func(path string, d fs.DirEntry, err error) error {
+			if err != nil || !d.Type().IsRegular() {
+				return err
+			}
+			text, err := os.ReadFile(path)
+			for _, name := range page.FindAll(text, -1) {
+				n++
+				if _, err := os.Stat(filepath.Join(root, string(name))); err != nil {
+					t.Errorf("%s: %v", path, err)
+				}
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n < 100 {
+		t.Errorf("%d pages are named", n)
+	}
+}
+
+// TestLinksInDocs checks that the links of the documents to files here, and to their sections, lead somewhere. The tests of
+// packages run it with the documents of a package, at RDMABRIDGE_DOCUMENTS.
+func TestLinksInDocs(t *testing.T) {
+	root := cmp.Or(os.Getenv("RDMABRIDGE_DOCUMENTS"), filepath.Join("..", ".."))
 	var files []string
 	for _, pattern := range []string{"*.md", "docs/*.md", "deploy/*/*.md"} {
 		found, err := filepath.Glob(filepath.Join(root, pattern))

@@ -29,7 +29,7 @@ upstreams:
 		var out, errOut bytes.Buffer
 		code := execute([]string{verb, "-c", file}, &out, &errOut)
 		said := out.String() + errOut.String()
-		if code != cli.ExitFailed || strings.Count(said, "-tags ibverbs") != 1 || !strings.Contains(said, where) {
+		if code != cli.ExitFailed || strings.Count(said, "use rdmabridge-ibverbs") != 1 || !strings.Contains(said, where) {
 			t.Errorf("%s: exit code %d\n%s", verb, code, said)
 		}
 	}

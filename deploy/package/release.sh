@@ -1,6 +1,7 @@
 #!/bin/bash
 # release.sh OUT VERSION REVISION EPOCH makes OUT anew: for each architecture, a directory with the binaries, their
-# bills of materials and notices, manual pages, completions, units and the example, and a tarball of it.
+# bills of materials and notices, manual pages, completions, units, the example, and the documents with what their links
+# lead to, and a tarball of it.
 #
 # Two runs over the same sources make the same octets, in whatever directory: no path, no time and no state of a
 # repository gets in. EPOCH is the time of all files, in seconds. The binaries with ibverbs need a C compiler and
@@ -16,6 +17,7 @@ export GOAMD64=v1 GOARM64=v8.0 GOFLAGS="-pgo=cmd/rdmabridge/default.pgo ${GOFLAG
 
 # compile FILE ARCH TAGS CGO PROGRAM compiles a program of cmd.
 compile() {
+    echo "$((SECONDS / 60))m$((SECONDS % 60))s  compiling $(basename "$1") for $2"
     GOOS=linux GOARCH=$2 CGO_ENABLED=$4 CC=${compilers[$2]} "$GO" build -tags "$3" \
         -ldflags "-s -w -X $cli.version=$version -X $cli.revision=$revision" -o "$1" "./cmd/$5"
 }
@@ -32,7 +34,12 @@ for program in rdmabridge rdmabridge-bench; do
     for shell in bash zsh fish; do "$out/tools/$program" completion "$shell" > "$shared/completion/$program.$shell"; done
 done
 cp -r deploy/systemd "$shared/systemd"
-cp LICENSE README.md CHANGELOG.md configs/rdmabridge.yaml "$shared/"
+cp LICENSE ./*.md configs/rdmabridge.yaml "$shared/"
+mkdir -p "$shared/configs" "$shared/deploy/lab"
+cp -r docs "$shared/"
+cp -r configs/examples "$shared/configs/"
+cp -r deploy/{docker,grafana,helm,keepalived,kubernetes,prometheus} "$shared/deploy/"
+cp deploy/lab/README.md "$shared/deploy/lab/"
 
 for arch in $ARCHS; do
     name=rdmabridge-$version-linux-$arch

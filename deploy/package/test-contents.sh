@@ -18,7 +18,7 @@ list() { # PACKAGE
     *.rpm) rpm -qlvp "$1" | awk '{ print $1, $3 "/" $4, $9 }' ;;
     esac | sed 's|/zsh/site-functions/|/zsh/vendor-completions/|' | grep -E '/s?bin/.|rdmabridge' | grep -vx 'drwxr-xr-x root/root /etc/rdmabridge' | LC_ALL=C sort -k 3
 }
-for p in "$packages"/*.deb "$packages"/*.rpm; do list "$p" > "$work/$(basename "$p").list"; done
+for p in "$packages"/rdmabridge_*.deb "$packages"/rdmabridge-[0-9]*.rpm; do list "$p" > "$work/$(basename "$p").list"; done
 all=("$work"/*.list)
 [ ${#all[@]} = 4 ] || fail "packages: ${all[*]}"
 for l in "${all[@]:1}"; do diff "${all[0]}" "$l" || fail "$(basename "$l") has other files than $(basename "${all[0]}")"; done
@@ -27,26 +27,40 @@ for f in /usr/bin/rdmabridge /usr/bin/rdmabridge-bench /usr/lib/rdmabridge/hand-
     sed -i "\\| $f\$|d" "${all[0]}"
 done
 for f in /usr/sbin/mount.rdmabridge /usr/sbin/umount.rdmabridge; do
-    grep -qx "lrwxrwxrwx root/root $f" "${all[0]}" || fail "no link $f"
+    grep -qE "^l.{9} root/root $f\$" "${all[0]}" || fail "no link $f"
     sed -i "\\| $f\$|d" "${all[0]}"
 done
-! grep -vE '^(drwxr-xr-x|-rw-r--r--) root/root ' "${all[0]}" || fail "the modes or owners above"
+! grep -vE '^(drwxr-xr-x|-rw-r--r--|l.{9}) root/root ' "${all[0]}" || fail "the modes or owners above"
 for program in rdmabridge rdmabridge-bench; do go run ./cmd/$program man "$work/man" > /dev/null; done
 ls "$work/man" | sed 's|.*|/usr/share/man/man1/&.gz|' | LC_ALL=C sort > "$work/pages"
 awk '$3 ~ "^/usr/share/man/" { print $3 }' "${all[0]}" | diff "$work/pages" - || fail "the manual pages above"
-rpm -qpc "$packages"/*.rpm | sort -u | grep -qx /etc/rdmabridge/annotated.yaml || fail "no configuration file"
+rpm -qpc "$packages"/rdmabridge-[0-9]*.rpm | sort -u | grep -qx /etc/rdmabridge/annotated.yaml || fail "no configuration file"
 echo "$(wc -l < "${all[1]}") files and directories in each of four packages: the same, of root, none writable by others"
 
-for p in "$packages"/*.deb; do
+# The documents lie so that their links lead somewhere.
+dpkg-deb --fsys-tarfile "$packages"/rdmabridge_*_arm64.deb | tar -xC "$work" ./usr/share/doc
+RDMABRIDGE_DOCUMENTS=$work/usr/share/doc/rdmabridge go test -count=1 -vet=off -run '^TestLinksInDocs$' ./cmd/rdmabridge
+
+for p in "$packages"/rdmabridge_*.deb; do
     dpkg-deb -f "$p" Package Version Maintainer Homepage
     [ -z "$(dpkg-deb -f "$p" Depends)" ] || fail "$p depends on something: the binary is static"
 done | sort -u > "$work/says"
-for p in "$packages"/*.rpm; do
+for p in "$packages"/rdmabridge-[0-9]*.rpm; do
     rpm -qp --qf 'Package: %{NAME}\nVersion: %{VERSION}-%{RELEASE}\nMaintainer: %{PACKAGER}\nHomepage: %{URL}\n' "$p"
     [ "$(rpm -qp --qf '%{BUILDHOST}' "$p")" = localhost ] || fail "$p names the host that it was built on"
 done | sort -u > "$work/says.rpm"
 diff "$work/says" "$work/says.rpm" && [ "$(wc -l < "$work/says")" = 4 ] || fail "the packages say different things of themselves: $(cat "$work/says")"
 cat "$work/says"
+
+# What RDMA devices need besides has the same files in both formats, and needs no newer libc than it says.
+list "$packages"/rdmabridge-ibverbs_*_amd64.deb > "$work/ibverbs.list"
+list "$packages"/rdmabridge-ibverbs-*.x86_64.rpm | diff "$work/ibverbs.list" - || fail "the packages of ibverbs have other files"
+grep -qx -- '-rwxr-xr-x root/root /usr/bin/rdmabridge-ibverbs' "$work/ibverbs.list" || fail "no rdmabridge-ibverbs"
+depends=$(dpkg-deb -f "$packages"/rdmabridge-ibverbs_*_amd64.deb Depends)
+[ "$depends" = 'rdmabridge (= 0.1.0-1), libc6 (>= 2.34), libibverbs1, librdmacm1' ] || fail "rdmabridge-ibverbs depends on $depends"
+libc=$(objdump -T "$packages"/rdmabridge-0.1.0-linux-amd64/rdmabridge{,-bench}-ibverbs | grep -o 'GLIBC_[0-9.]*' | sort -Vu | tail -1)
+[ "$(printf 'GLIBC_2.34\n%s\n' "$libc" | sort -V | tail -1)" = GLIBC_2.34 ] || fail "rdmabridge-ibverbs needs $libc"
+echo "rdmabridge-ibverbs depends on $depends"
 
 # The binary of arm64, out of either package.
 dpkg-deb --fsys-tarfile "$packages"/rdmabridge_*_arm64.deb | tar -xO ./usr/bin/rdmabridge > "$work/rdmabridge"

@@ -4,4 +4,4 @@
 # is empty.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-deploy/package/in-container.sh deploy/package/test-rpm-inside.sh "$1"/0.1.[01]/rdmabridge-*."$(uname -m)".rpm
+deploy/package/in-container.sh deploy/package/test-rpm-inside.sh "$1"/0.1.[01]/rdmabridge-[0-9]*."$(uname -m)".rpm

@@ -87,6 +87,9 @@ func manPage(cmd *cobra.Command, version string) []byte {
 		}
 		b = fmt.Appendf(b, ".BR %s (1)%s\n", roff(strings.ReplaceAll(path, " ", "-")), comma)
 	}
+	if cmd.HasParent() {
+		b = appendText(append(b, ".PP\n"...), pages)
+	}
 	return b
 }
 

@@ -8,10 +8,14 @@ import (
 	"github.com/spf13/pflag"
 )
 
+// pages says where what messages name can be read.
+const pages = `Pages such as docs/README.md are in /usr/share/doc/rdmabridge, if a package has put them there, and
+at https://github.com/rdmabridge/rdmabridge.`
+
 // NewRoot returns the root command of the program b, which has the verbs man and version.
 func NewRoot(b Build, short, long string) *cobra.Command {
 	cmd := &cobra.Command{
-		Use: b.Name, Short: short, Long: long,
+		Use: b.Name, Short: short, Long: long + "\n\n" + pages,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Version:       b.String(),

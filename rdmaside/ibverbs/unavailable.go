@@ -21,5 +21,5 @@ func Check(Options, string) error { return Available() }
 
 // Available returns why New fails.
 func Available() error {
-	return fmt.Errorf("%w: this program was built without the tag ibverbs; build it with CGO_ENABLED=1 go build -tags ibverbs", ErrUnavailable)
+	return fmt.Errorf("%w: this program was built without the tag ibverbs; use rdmabridge-ibverbs, of the package of that name or of make build-ibverbs: docs/ibverbs.md", ErrUnavailable)
 }

@@ -10,7 +10,7 @@ import (
 
 func TestUnavailable(t *testing.T) {
 	p, err := New(Options{})
-	if p != nil || !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "-tags ibverbs") {
+	if p != nil || !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "use rdmabridge-ibverbs") {
 		t.Errorf("New = %v, %v", p, err)
 	}
 }
