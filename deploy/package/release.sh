@@ -38,7 +38,7 @@ cp LICENSE ./*.md configs/rdmabridge.yaml "$shared/"
 mkdir -p "$shared/configs" "$shared/deploy/lab"
 cp -r docs "$shared/"
 cp -r configs/examples "$shared/configs/"
-cp -r deploy/{docker,grafana,helm,keepalived,kubernetes,prometheus} "$shared/deploy/"
+cp -r deploy/{compose,docker,grafana,helm,keepalived,kubernetes,prometheus} "$shared/deploy/"
 cp deploy/lab/README.md "$shared/deploy/lab/"
 
 for arch in $ARCHS; do

@@ -3,14 +3,23 @@
 package charttest
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
 	"flag"
 	"fmt"
+	"math/big"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	monitoring "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	"helm.sh/helm/v3/pkg/chart"
@@ -43,15 +52,7 @@ func load(t *testing.T) *chart.Chart {
 
 // render returns the objects of the chart, in the order of their files.
 func render(c *chart.Chart, values []byte) (string, error) {
-	v := map[string]any{}
-	if err := yaml.UnmarshalStrict(values, &v); err != nil {
-		return "", err
-	}
-	all, err := chartutil.ToRenderValues(c, v, chartutil.ReleaseOptions{Name: "storage", Namespace: "default", IsInstall: true}, chartutil.DefaultCapabilities)
-	if err != nil {
-		return "", err
-	}
-	files, err := engine.Engine{Strict: true}.Render(c, all)
+	files, err := renderFiles(c, values)
 	if err != nil {
 		return "", err
 	}
@@ -62,11 +63,24 @@ func render(c *chart.Chart, values []byte) (string, error) {
 	slices.Sort(names)
 	var b strings.Builder
 	for _, name := range names {
-		if strings.TrimSpace(files[name]) != "" && !strings.HasSuffix(name, ".tpl") {
+		if strings.TrimSpace(files[name]) != "" && strings.HasSuffix(name, ".yaml") {
 			fmt.Fprintf(&b, "---\n%s\n", strings.TrimSpace(files[name]))
 		}
 	}
 	return b.String(), nil
+}
+
+// renderFiles returns what Helm makes of each template, as values.schema.json permits.
+func renderFiles(c *chart.Chart, values []byte) (map[string]string, error) {
+	v := map[string]any{}
+	if err := yaml.UnmarshalStrict(values, &v); err != nil {
+		return nil, err
+	}
+	all, err := chartutil.ToRenderValues(c, v, chartutil.ReleaseOptions{Name: "storage", Namespace: "default", IsInstall: true}, chartutil.DefaultCapabilities)
+	if err != nil {
+		return nil, err
+	}
+	return engine.Engine{Strict: true}.Render(c, all)
 }
 
 // objects decodes everything strictly, as the API server's types have it: an unknown or misplaced field is an error.
@@ -147,7 +161,13 @@ func check(t *testing.T, bridge string, all map[string]any) {
 	cmd := exec.CommandContext(t.Context(), bridge, "check", "-")
 	cmd.Env = append(os.Environ(), "IDENTITY=a text for tests")
 	config := all["ConfigMap"].(*core.ConfigMap).Data["rdmabridge.yaml"]
-	cmd.Stdin = strings.NewReader(strings.ReplaceAll(config, "provider: ibverbs", "provider: iwarp"))
+	secrets := t.TempDir() + "/"
+	for _, v := range all["Deployment"].(*apps.Deployment).Spec.Template.Spec.Volumes {
+		if v.Secret != nil {
+			writeSecret(t, secrets+v.Secret.SecretName, int(*v.Secret.DefaultMode))
+		}
+	}
+	cmd.Stdin = strings.NewReader(strings.NewReplacer("provider: ibverbs", "provider: iwarp", "/etc/rdmabridge-tls/", secrets).Replace(config))
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Errorf("check: %v\n%s", err, out)
 	}
@@ -219,13 +239,91 @@ func wantPod(t *testing.T, all map[string]any) {
 	}
 }
 
+// writeSecret writes a Secret as cert-manager makes it: a certificate, its key, and the CA that has signed it, here itself.
+func writeSecret(t *testing.T, dir string, mode int) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	subject := &x509.Certificate{
+		SerialNumber: big.NewInt(1), DNSNames: []string{"bridge.example"}, NotBefore: time.Now(), NotAfter: time.Now().AddDate(1, 0, 0),
+		IsCA: true, BasicConstraintsValid: true,
+	}
+	certificate, errC := x509.CreateCertificate(rand.Reader, subject, subject, key.Public(), key)
+	private, errK := x509.MarshalPKCS8PrivateKey(key)
+	if err := errors.Join(errC, errK, os.MkdirAll(dir, 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	for name, block := range map[string]*pem.Block{
+		"tls.crt": {Type: "CERTIFICATE", Bytes: certificate}, "ca.crt": {Type: "CERTIFICATE", Bytes: certificate}, "tls.key": {Type: "PRIVATE KEY", Bytes: private},
+	} {
+		write(t, filepath.Join(dir, name), string(pem.EncodeToMemory(block)))
+		if err := os.Chmod(filepath.Join(dir, name), os.FileMode(mode)); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestNotes: Helm says how to mount, from the port and the address that are in the values.
+func TestNotes(t *testing.T) {
+	for values, want := range map[string]string{
+		"":                               "port=2049 ADDRESS:/EXPORT",
+		"service: {clusterIP: 10.9.8.7}": "port=2049 10.9.8.7:/EXPORT",
+		"{mode: sidecar, application: {containers: [{name: a}]}}": "in its pod",
+	} {
+		files, err := renderFiles(load(t), []byte(values))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if notes := files["rdmabridge/templates/NOTES.txt"]; !strings.Contains(notes, want) || !strings.Contains(notes, "exec deploy/storage -c rdmabridge") {
+			t.Errorf("%s: %q is not in\n%s", values, want, notes)
+		}
+	}
+}
+
+// TestDescribed: the schema has each value and no other one, README.md names each, and the image is that of the last release.
+func TestDescribed(t *testing.T) {
+	c := load(t)
+	readme, err := os.ReadFile(helm + "rdmabridge/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var schema struct{ Properties map[string]any }
+	if err := yaml.Unmarshal(c.Schema, &schema); err != nil {
+		t.Fatal(err)
+	}
+	delete(schema.Properties, "global") // Helm's own
+	for name := range c.Values {
+		if schema.Properties[name] == nil || !strings.Contains(string(readme), "`"+name+"`") {
+			t.Errorf("values.schema.json or README.md lacks %s", name)
+		}
+		delete(schema.Properties, name)
+	}
+	if len(schema.Properties) > 0 {
+		t.Errorf("values.schema.json has %v, and values.yaml has not", schema.Properties)
+	}
+	changes, err := os.ReadFile("../../CHANGELOG.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	last := regexp.MustCompile(`(?m)^## \[(\d.*)\]`).FindSubmatch(changes)
+	if last == nil || c.Metadata.AppVersion != string(last[1]) {
+		t.Errorf("the chart runs %s, and the last release is %s", c.Metadata.AppVersion, last[1])
+	}
+}
+
 // TestRefused: values that cannot work are refused with a message, when the chart is rendered.
 func TestRefused(t *testing.T) {
 	c := load(t)
 	for values, want := range map[string]string{
-		"mode: other":   "mode is gateway or sidecar",
-		"mode: sidecar": "application.containers is required",
-		"preStop: wait": "preStop is sleep or drain",
+		"mode: other":                  "'gateway', 'sidecar'",
+		"mode: sidecar":                "application.containers is required",
+		"preStop: wait":                "'sleep', 'drain'",
+		"replica: 2":                   "additional properties 'replica'",
+		"ports: [{name: nfs}]":         "missing property 'port'",
+		"replicas: 2":                  "config.identity is required with 2 replicas",
+		"autoscaling: {enabled: true}": "config.identity is required with 6 replicas",
 		"{hostNetwork: true, serviceMonitor: {enabled: true}}": "serviceMonitor needs an admin server",
 	} {
 		if _, err := render(c, []byte(values)); err == nil || !strings.Contains(err.Error(), want) {

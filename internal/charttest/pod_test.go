@@ -42,7 +42,7 @@ func TestPod(t *testing.T) {
 		t.Skip("needs root, for mounts and another user")
 	}
 	bridge := filepath.Join(t.TempDir(), "rdmabridge")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", bridge, "./cmd/rdmabridge")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", filepath.Dir(bridge)+"/", "./cmd/rdmabridge", "./cmd/rdmabridge-bench")
 	build.Dir, build.Env = "../..", append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
@@ -71,11 +71,13 @@ func testPods(t *testing.T, bridge string) {
 			t.Fatalf("ip %s: %v\n%s", args, err, out)
 		}
 	}
+	t.Run("compose", func(t *testing.T) { testCompose(t, filepath.Dir(bridge)) })
 	c := load(t)
 	for _, tc := range []struct{ name, example, more string }{
 		{"gateway", "gateway", ""},
 		{"gateway-minimal", "gateway-minimal", ""},
 		{"gateway-drain", "gateway-minimal", "preStop: drain\n"},
+		{"gateway-tls", "gateway-tls", ""},
 		{"sidecar", "sidecar", ""},
 		{"sidecar-drain", "sidecar", "preStop: drain\n"},
 	} {
@@ -365,6 +367,14 @@ func (p *pod) mountVolume(t *testing.T, m core.VolumeMount, all map[string]any) 
 			}
 			p.writeConfigMap(t, c.Data)
 			mount(t, p.configMap, at, "", syscall.MS_BIND, "")
+		case v.Secret != nil: // of root and the group fsGroup, as a kubelet has it
+			mount(t, "tmpfs", at, "tmpfs", 0, fmt.Sprintf("mode=0755,gid=%d", *p.spec.SecurityContext.FSGroup))
+			writeSecret(t, at, int(*v.Secret.DefaultMode))
+			for _, name := range []string{"tls.crt", "tls.key", "ca.crt"} {
+				if err := os.Chown(filepath.Join(at, name), 0, int(*p.spec.SecurityContext.FSGroup)); err != nil {
+					t.Fatal(err)
+				}
+			}
 		default:
 			t.Fatalf("the volume %s is of a kind that this test does not have", v.Name)
 		}
@@ -402,7 +412,11 @@ func (p *pod) writeConfigMap(t *testing.T, data map[string]string) {
 func (p *pod) in(ctx context.Context, args []string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Env, cmd.Dir = p.env, "/"
-	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: p.root, Credential: &syscall.Credential{Uid: p.uid}}
+	user := &syscall.Credential{Uid: p.uid}
+	if s := p.spec.SecurityContext; s != nil && s.FSGroup != nil {
+		user.Groups = []uint32{uint32(*s.FSGroup)}
+	}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: p.root, Credential: user}
 	return cmd
 }
 
@@ -523,44 +537,53 @@ func (p *pod) wantCalls(t *testing.T) {
 	for _, program := range []uint32{100003, 100005} {
 		var err error
 		wait(t, fmt.Sprintf("Reply of program %d", program), func() bool {
-			err = p.call(program)
+			err = p.call("tcp", p.port, program)
 			return err == nil || p.container.ReadinessProbe != nil
 		})
 		if err != nil {
 			t.Errorf("program %d: %v", program, err)
 		}
 	}
+	for _, port := range p.container.Ports {
+		if port.Protocol == core.ProtocolUDP {
+			if err := p.call("udp", net.JoinHostPort(podHost, fmt.Sprint(port.ContainerPort)), 100000); err != nil {
+				t.Errorf("rpcbind by UDP: %v", err)
+			}
+		}
+	}
 }
 
 // call sends NULL of version 3, and wants success. RFC 5531.
-func (p *pod) call(program uint32) error {
+func (p *pod) call(network, address string, program uint32) error {
 	d := net.Dialer{Timeout: 5 * time.Second}
-	if host, _, _ := net.SplitHostPort(p.port); host == podHost {
+	if host, _, _ := net.SplitHostPort(address); host == podHost && network == "tcp" {
 		d.LocalAddr = &net.TCPAddr{IP: net.ParseIP(podHost)}
 	}
-	c, err := d.Dial("tcp", p.port)
+	c, err := d.Dial(network, address)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
 	const last = 1 << 31
-	var call []byte
-	for _, word := range []uint32{last | 40, 0x5eed, 0, 2, program, 3, 0, 0, 0, 0, 0} {
-		call = binary.BigEndian.AppendUint32(call, word)
+	record := func(words ...uint32) (b []byte) { // over UDP there are no record marks
+		if network == "tcp" {
+			b = binary.BigEndian.AppendUint32(b, last|uint32(4*len(words)))
+		}
+		for _, word := range words {
+			b = binary.BigEndian.AppendUint32(b, word)
+		}
+		return b
 	}
 	if err := c.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
 		return err
 	}
-	if _, err := c.Write(call); err != nil {
+	if _, err := c.Write(record(0x5eed, 0, 2, program, 3, 0, 0, 0, 0, 0)); err != nil {
 		return err
 	}
-	reply := make([]byte, 28)
+	want := record(0x5eed, 1, 0, 0, 0, 0)
+	reply := make([]byte, len(want))
 	if _, err := io.ReadFull(c, reply); err != nil {
 		return err
-	}
-	var want []byte
-	for _, word := range []uint32{last | 24, 0x5eed, 1, 0, 0, 0, 0} {
-		want = binary.BigEndian.AppendUint32(want, word)
 	}
 	if !bytes.Equal(reply, want) {
 		return fmt.Errorf("the Reply is %x", reply)

@@ -53,7 +53,7 @@ env:
 {{- if eq .Values.mode "gateway" }}
 ports:
   {{- range .Values.ports }}
-  - {name: {{ .name }}, containerPort: {{ .port }}, protocol: TCP}
+  - {name: {{ .name }}, containerPort: {{ .port }}, protocol: {{ get . "protocol" | default "TCP" }}}
   {{- end }}
   {{- if not (include "rdmabridge.adminHost" .) }}
   - {name: admin, containerPort: {{ .Values.adminPort }}, protocol: TCP}
@@ -109,6 +109,9 @@ securityContext:
 volumeMounts:
   - {name: rdmabridge-config, mountPath: /etc/rdmabridge, readOnly: true}
   - {name: rdmabridge-run, mountPath: /run/rdmabridge} # the control socket: kubectl exec POD -c rdmabridge -- /rdmabridge stats
+  {{- range .Values.tlsSecrets }}
+  - {name: tls-{{ . }}, mountPath: /etc/rdmabridge-tls/{{ . }}, readOnly: true}
+  {{- end }}
 {{- end }}
 
 {{- define "rdmabridge.volumes" -}}
@@ -116,4 +119,8 @@ volumeMounts:
   configMap: {name: {{ include "rdmabridge.name" . }}}
 - name: rdmabridge-run
   emptyDir: {medium: Memory, sizeLimit: 1Mi}
+{{- range .Values.tlsSecrets }}
+- name: tls-{{ . }}
+  secret: {secretName: {{ . }}, defaultMode: 0440}
+{{- end }}
 {{- end }}
