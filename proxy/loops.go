@@ -16,13 +16,14 @@ import (
 // An eventLoop is one of tcpframe's loops with what the proxy keeps for each loop. It is a
 // [loop.SocketLoop], so that RDMA connections live on it, too.
 type eventLoop struct {
-	index int
-	peers eventLoops // all loops, this one included; constant
-	tcp   *tcpframe.Loop
-	free  []*call // calls to use again; the loop's
-	all   []*call // all calls of the loop's clients, also those in free; the loop's
-	batch *pool.Batch
-	due   bool // endTask is to run at the end of the pass
+	index     int
+	peers     eventLoops // all loops, this one included; constant
+	tcp       *tcpframe.Loop
+	free      []*call // calls to use again; the loop's
+	all       []*call // all calls of the loop's clients, also those in free; the loop's
+	batch     *pool.Batch
+	submitted *call // the Call that was added to batch last; until the batch is flushed
+	due       bool  // endTask is to run at the end of the pass
 
 	users   *identity.Users
 	account account

@@ -11,7 +11,7 @@ import (
 // what has decided about the one before it: both have the same program, version, procedure and credential. Such a Call
 // follows the one before without going through the stages.
 type run struct {
-	latest *call      // the Call that began last; nil before the first
+	latest *call      // the Call that began last, if it is in the batch of its loop; otherwise nil
 	args   ulb.Layout // of the arguments of Calls that may follow it; nil if that is not known yet, or none may
 }
 
@@ -26,16 +26,18 @@ func (r *run) begin(f *front, c *call) (isCall bool) {
 			return true
 		}
 	}
-	r.latest, r.args = c, nil
-	return f.begin(c)
+	f.loop.submitted = nil
+	isCall = f.begin(c)
+	// Another loop may have what is not in the batch, or it has been settled.
+	r.latest, r.args = f.loop.submitted, nil
+	return isCall
 }
 
 // leads returns the layout of the arguments of Calls that may follow p, which has just gone through the stages; nil if
 // none may. What the stages have done with p must follow from its header alone, and they must not have changed it, but
 // for its XID.
 func (f *front) leads(p *call) ulb.Layout {
-	// One that has been settled may be in use again, and has been read then.
-	if p.state != callQueued || p.signed || p.usesSeldom || p.queue.lane != nil || f.cache.user.Number() == 0 {
+	if p.signed || p.usesSeldom || p.queue.lane != nil || f.cache.user.Number() == 0 {
 		return nil
 	}
 	a := &p.rdma.Analysis

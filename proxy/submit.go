@@ -10,6 +10,7 @@ func (f *front) submit(c *call) {
 	c.setState(callQueued)
 	c.progress.Asked = f.loop.Now()
 	f.loop.batch.Submit(c.queue.pool, &c.entry)
+	f.loop.submitted = c
 }
 
 // submitInOrder gives c, which the client's ledger counts, to its GSS context.
