@@ -21,6 +21,7 @@ type fakeHost struct {
 	Host
 	bridge   *status.Document // nil for none
 	starts   status.Document  // the bridge that a start makes
+	changes  func()           // is called before the bridge is looked at
 	commands []string         // that started one
 	mounts   []string
 	failures []error // of mount(2), one after the other
@@ -31,7 +32,7 @@ type fakeHost struct {
 }
 
 func newFakeHost(systemd bool) *fakeHost {
-	h := &fakeHost{starts: document(status.Ready, "")}
+	h := &fakeHost{starts: document(status.Ready, ""), changes: func() {}}
 	start := func(command []string) {
 		h.commands = append(h.commands, strings.Join(command, " "))
 		d := h.starts
@@ -55,6 +56,7 @@ func newFakeHost(systemd bool) *fakeHost {
 			return nil
 		},
 		Document: func(context.Context, *Bridge) (*status.Document, error) {
+			h.changes()
 			if h.bridge == nil {
 				return nil, errors.New("nobody listens")
 			}
@@ -258,8 +260,15 @@ func TestMountLater(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newFakeHost(true)
 		h.starts = document(status.NotReady, "connection refused")
-		time.AfterFunc(30*time.Second, func() { h.bridge = nil }) // it has waited for a mount for too long
-		time.AfterFunc(50*time.Second, func() { *h.bridge = document(status.Ready, "") })
+		began := time.Now()
+		h.changes = func() {
+			switch now := time.Since(began); {
+			case now >= 50*time.Second:
+				*h.bridge = document(status.Ready, "")
+			case now >= 30*time.Second && len(h.commands) == 1:
+				h.bridge = nil // it has waited for a mount for too long
+			}
+		}
 		h.failures = []error{syscall.ECONNREFUSED, syscall.EPROTONOSUPPORT}
 		version, code, text, took := h.mountAt(t, "storage.example:/e", dir, "")
 		if version != "4.1" || code != 0 || took < 50*time.Second || took > 51*time.Second || len(h.commands) != 2 {
