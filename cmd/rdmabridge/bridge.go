@@ -141,21 +141,26 @@ func (b *bridge) start() error {
 	b.pages.Start()
 	b.wg.Go(func() { b.pages.LogProblems(&b.log, b.trim) })
 	b.wg.Go(func() { b.watchTLS(b.trim) })
-	b.wg.Add(1)
-	go func() {
-		defer b.wg.Done()
-		t := time.NewTicker(trimInterval)
+	b.every(trimInterval, func() bool { b.arena.Trim(); return true })
+	return nil
+}
+
+// every calls f at an interval, until f returns false or b ends.
+func (b *bridge) every(interval time.Duration, f func() (again bool)) {
+	b.wg.Go(func() {
+		t := time.NewTicker(interval)
 		defer t.Stop()
 		for {
 			select {
 			case <-b.trim:
 				return
 			case <-t.C:
-				b.arena.Trim()
+			}
+			if !f() {
+				return
 			}
 		}
-	}()
-	return nil
+	})
 }
 
 // leave stops listening after another process has taken over the sockets. It waits until

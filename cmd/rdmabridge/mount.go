@@ -79,12 +79,16 @@ func mountError(verb string, err error) error {
 	return &cli.ExitError{Code: code, Err: fmt.Errorf("%s.rdmabridge: %w", verb, err)}
 }
 
-// needRoot returns an error unless this process may mount.
-func needRoot(verb string) error {
+// hostOfRoot returns this host, whose mounts root alone may change. With verbose cmd prints what it does.
+func hostOfRoot(cmd *cobra.Command, verbose bool) (*nfsmount.Host, error) {
 	if os.Geteuid() != 0 {
-		return &nfsmount.Error{Code: nfsmount.Usage, Text: fmt.Sprintf("only root can do this: sudo rdmabridge %s ...", verb)}
+		return nil, &nfsmount.Error{Code: nfsmount.Usage, Text: fmt.Sprintf("only root can do this: sudo rdmabridge %s ...", cmd.Name())}
 	}
-	return nil
+	h, err := nfsmount.ThisHost()
+	if err == nil && verbose {
+		h.Verbose = cmd.OutOrStdout()
+	}
+	return h, err
 }
 
 func newMountCommand() *cobra.Command {
@@ -123,15 +127,9 @@ try (2). Without vers it tries NFS 4.2, 4.1, 4.0 and 3. NFSv3 has no locks (nolo
 			if fake {
 				return nil
 			}
-			if err := needRoot("mount"); err != nil {
-				return err
-			}
-			h, err := nfsmount.ThisHost()
+			h, err := hostOfRoot(cmd, verbose)
 			if err != nil {
 				return err
-			}
-			if verbose {
-				h.Verbose = cmd.OutOrStdout()
 			}
 			ctx, stop := cli.Interruptible()
 			defer stop()
@@ -170,15 +168,9 @@ func newUmountCommand() *cobra.Command {
 the storage ends some seconds after its last mount.` + mountCodes,
 		Args: cli.ExactArgs("DIRECTORY"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := needRoot("umount"); err != nil {
-				return err
-			}
-			h, err := nfsmount.ThisHost()
+			h, err := hostOfRoot(cmd, verbose)
 			if err != nil {
 				return err
-			}
-			if verbose {
-				h.Verbose = cmd.OutOrStdout()
 			}
 			flags := 0
 			if force {

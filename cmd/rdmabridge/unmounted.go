@@ -65,24 +65,15 @@ func (b *bridge) endUnneeded(w mountWatch, interval time.Duration) {
 		}
 		return n
 	}
-	b.wg.Go(func() {
-		t := time.NewTicker(interval)
-		defer t.Stop()
-		for {
-			select {
-			case <-b.trim:
-				return
-			case <-t.C:
-			}
-			table, err := nfsmount.MountTable()
-			if err != nil || w.needed(time.Now(), table, clients) {
-				continue // an error does not say that there is no mount
-			}
-			select {
-			case b.stop <- stopReason{reason: "unmounted"}:
-			default: // another reason to drain was faster
-			}
-			return
+	b.every(interval, func() (again bool) {
+		table, err := nfsmount.MountTable()
+		if err != nil || w.needed(time.Now(), table, clients) {
+			return true // an error does not say that there is no mount
 		}
+		select {
+		case b.stop <- stopReason{reason: "unmounted"}:
+		default: // another reason to drain was faster
+		}
+		return false
 	})
 }
