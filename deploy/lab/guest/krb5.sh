@@ -60,14 +60,15 @@ EOF
     echo '10.0.2.23 c3.lab c3' >> /etc/hosts
 }
 
-# wait_for_gssd waits until process $1 has opened the pipe that belongs to no client. The kernel knows
-# then that it runs.
-wait_for_gssd() {
-    for i in $(seq 50); do
-        ls -l "/proc/$1/fd" | grep -q /gssd/clntXX/gssd && return 0
+# wait_open waits until process $1 has opened a file whose path ends in $2. The kernel knows then that
+# the daemon runs: rpc.gssd has the pipe that belongs to no client, and rpc.svcgssd the channel of
+# contexts, without which the server refuses each new context at once.
+wait_open() {
+    for i in $(seq 100); do
+        ls -l "/proc/$1/fd" | grep -q "$2\$" && return 0
         sleep 0.1
     done
-    echo "rpc.gssd does not listen"
+    echo "process $1 has not opened $2"
     return 1
 }
 
@@ -86,16 +87,17 @@ start)
         mount -t rpc_pipefs rpc_pipefs /var/lib/nfs/rpc_pipefs
         rpc.idmapd
         rpc.svcgssd
+        wait_open "$(pidof rpc.svcgssd)" /auth.rpcsec.init/channel
     fi
     rpc.gssd
-    wait_for_gssd "$(pidof rpc.gssd)"
+    wait_open "$(pidof rpc.gssd)" /gssd/clntXX/gssd
     ;;
 client)
     mount -t rpc_pipefs rpc_pipefs /var/lib/nfs/rpc_pipefs
     krb5kdc
     rpc.idmapd -C
     rpc.gssd -f > /dev/null 2>&1 &
-    wait_for_gssd $!
+    wait_open $! /gssd/clntXX/gssd
     ;;
 stop) kill "$(pidof rpc.gssd)" ;;
 *)
