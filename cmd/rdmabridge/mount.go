@@ -47,7 +47,9 @@ func helperFlags(cmd *cobra.Command, helper, verbose *bool) {
 	f.StringP("types", "t", "", "ignored: the `TYPE` is rdmabridge")
 	_ = f.MarkHidden("types")
 	name := cmd.Name()
-	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return mountError(name, usage(cmd, err)) })
+	cmd.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return mountError(name, usage(cmd, cmd.Parent().FlagErrorFunc()(cmd, err)))
+	})
 	run, args := cmd.RunE, cmd.Args
 	cmd.Args = nil
 	cmd.RunE = func(cmd *cobra.Command, all []string) error {
@@ -92,7 +94,7 @@ func hostOfRoot(cmd *cobra.Command, verbose bool) (*nfsmount.Host, error) {
 }
 
 func newMountCommand() *cobra.Command {
-	var options string
+	var options []string
 	var helper, verbose, fake, sloppy, readOnly bool
 	cmd := &cobra.Command{
 		Use:   "mount STORAGE:/EXPORT DIRECTORY",
@@ -117,14 +119,17 @@ of MOUNT for NFSv3, which its rpcbind says otherwise, and retry for how many min
 try (2). Without vers it tries NFS 4.2, 4.1, 4.0 and 3. NFSv3 has no locks (nolock).` + mountCodes,
 		Args: cli.ExactArgs("STORAGE:/EXPORT", "DIRECTORY"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			r, err := nfsmount.Parse(args[0], args[1], options, uint16(configs.UsualPort(configs.TransportRDMA)), known.Providers)
+			if readOnly {
+				options = append(options, "ro")
+			}
+			r, err := nfsmount.Parse(args[0], args[1], strings.Join(options, ","), uint16(configs.UsualPort(configs.TransportRDMA)), known.Providers)
 			if err != nil {
 				return err
 			}
-			if readOnly {
-				r.ReadOnly()
-			}
 			if fake {
+				if verbose && !helper {
+					fmt.Fprintln(cmd.OutOrStdout(), r.Fstab())
+				}
 				return nil
 			}
 			h, err := hostOfRoot(cmd, verbose)
@@ -137,13 +142,13 @@ try (2). Without vers it tries NFS 4.2, 4.1, 4.0 and 3. NFSv3 has no locks (nolo
 			if err != nil || helper || version == "" {
 				return err
 			}
-			sayMounted(cmd.OutOrStdout(), r, h, version, options)
+			sayMounted(cmd.OutOrStdout(), r, h, version)
 			return nil
 		},
 	}
 	f := cmd.Flags()
-	f.StringVarP(&options, "options", "o", "", "mount with these `OPTIONS`, such as ro,vers=3")
-	f.BoolVarP(&fake, "fake", "f", false, "check the command line, and mount nothing")
+	f.StringArrayVarP(&options, "options", "o", nil, "mount with these `OPTIONS`, such as ro,vers=3; several -o add up")
+	f.BoolVarP(&fake, "fake", "f", false, "check the command line, and mount nothing; with -v print the line for /etc/fstab")
 	f.BoolVarP(&sloppy, "sloppy", "s", false, "ignored")
 	f.BoolVarP(&readOnly, "read-only", "r", false, "the same as -o ro")
 	helperFlags(cmd, &helper, &verbose)
@@ -151,9 +156,9 @@ try (2). Without vers it tries NFS 4.2, 4.1, 4.0 and 3. NFSv3 has no locks (nolo
 }
 
 // sayMounted says what there is after a mount by hand, and how to have it for ever.
-func sayMounted(out io.Writer, r *nfsmount.Request, h *nfsmount.Host, version, options string) {
+func sayMounted(out io.Writer, r *nfsmount.Request, h *nfsmount.Host, version string) {
 	fmt.Fprintf(out, "%s is mounted at %s with NFS %s through %s, which ends after the last umount.\n", r.Source, r.Dir, version, r.Bridge.Who(h))
-	fmt.Fprintf(out, "To have it at each boot, write this line to /etc/fstab:\n%s\n", r.Fstab(options))
+	fmt.Fprintf(out, "To have it at each boot, write this line to /etc/fstab:\n%s\n", r.Fstab())
 	if _, err := os.Stat(mountHelper); err != nil {
 		fmt.Fprintf(out, "Such lines need a link: ln -s %s %s\n", h.Program, mountHelper)
 	}

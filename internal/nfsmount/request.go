@@ -36,6 +36,7 @@ type Request struct {
 	Source, Dir string // as the administrator wrote them
 	Bridge      Bridge
 
+	options   []string      // as the administrator wrote them
 	path      string        // of the export
 	remount   bool          // change the flags of a mount that is there
 	flags     uintptr       // of mount(2)
@@ -91,9 +92,9 @@ func Parse(source, dir, options string, usualPort uint16, providers []string) (*
 	if err != nil {
 		return nil, err
 	}
-	r := &Request{Source: source, Dir: dir, path: path, retry: retryTime}
+	r := &Request{Source: source, Dir: dir, options: splitOptions(options), path: path, retry: retryTime}
 	provider, port := "", usualPort
-	for _, option := range splitOptions(options) {
+	for _, option := range r.options {
 		name, value, _ := strings.Cut(option, "=")
 		f, isFlag := flags[name]
 		advice, isOurs := ours[name]
@@ -138,9 +139,6 @@ func Parse(source, dir, options string, usualPort uint16, providers []string) (*
 	r.Bridge = newBridge(host, port, usualPort, provider)
 	return r, nil
 }
-
-// ReadOnly adds the option ro.
-func (r *Request) ReadOnly() { r.flags |= unix.MS_RDONLY }
 
 // splitSource splits HOST:/PATH, in which an IPv6 address is in brackets.
 func splitSource(source string) (host, path string, err error) {
@@ -212,9 +210,9 @@ func (r *Request) kernelOptions(version string, port uint16, mountd netip.AddrPo
 const loopback = "127.0.0.1"
 
 // Fstab is the line of /etc/fstab that has the same mount made at each boot.
-func (r *Request) Fstab(options string) string {
+func (r *Request) Fstab() string {
 	all := []string{"_netdev"}
-	for _, option := range splitOptions(options) {
+	for _, option := range r.options {
 		if option != "_netdev" {
 			all = append(all, option)
 		}

@@ -83,8 +83,8 @@ func TestParseMistakes(t *testing.T) {
 }
 
 func TestFstab(t *testing.T) {
-	r := Request{Source: "h:/a b", Dir: "/mnt/c d"}
-	if got, want := r.Fstab("vers=3,_netdev,ro"), `h:/a\040b /mnt/c\040d rdmabridge _netdev,vers=3,ro 0 0`; got != want {
+	r := Request{Source: "h:/a b", Dir: "/mnt/c d", options: []string{"vers=3", "_netdev", "ro"}}
+	if got, want := r.Fstab(), `h:/a\040b /mnt/c\040d rdmabridge _netdev,vers=3,ro 0 0`; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
