@@ -185,7 +185,7 @@ var (
 	})
 	UpstreamShareWaits = counter(Definition{
 		Name: "upstream_share_waits_total", Labels: ofUpstream,
-		Help: "Calls that had to wait although a credit was free, because their client holds its share of the credits.",
+		Help: "Calls that had to wait although a credit was free, because their address has its share, of the credits or of the pinned Calls.",
 	})
 	UpstreamLeakedCredits = counter(Definition{
 		Name: "upstream_leaked_credits_total", Labels: ofUpstream,
