@@ -169,9 +169,8 @@ func newConfigCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config",
 		Short: "Print a configuration, give it its canonical form, or describe it to editors",
-		Args:  cli.AtMost(0),
-		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
+	cli.Group(cmd)
 	cmd.AddCommand(newConfigPrintCommand(), newConfigFmtCommand(), newConfigSchemaCommand())
 	return cmd
 }

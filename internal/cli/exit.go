@@ -44,7 +44,17 @@ func Run(cmd *cobra.Command, args []string, stdout, stderr io.Writer) int {
 	cmd.SetArgs(args)
 	cmd.SetOut(stdout)
 	cmd.SetErr(stderr)
-	ran, err := cmd.ExecuteC()
+	cmd.InitDefaultCompletionCmd() // which writes to the output that cmd has now
+	if completion, _, err := cmd.Find([]string{"completion"}); err == nil {
+		Group(completion)
+	}
+	ran, err := cmd, error(nil)
+	if found, rest, unknown := cmd.Find(args); unknown == nil { // otherwise ExecuteC says so, or has a command of cobra's
+		ran, err = found, oneDash(found, rest)
+	}
+	if err == nil {
+		ran, err = cmd.ExecuteC()
+	}
 	if err == nil {
 		return ExitDone
 	}
@@ -55,7 +65,7 @@ func Run(cmd *cobra.Command, args []string, stdout, stderr io.Writer) int {
 		return exit.Code
 	}
 	// Every other error is about the command line.
-	fmt.Fprintf(stderr, "%s\nRun \"%s --help\" for usage.\n", plain(ran, err), ran.CommandPath())
+	fmt.Fprintln(stderr, withHelp(ran, err))
 	return ExitUsage
 }
 
