@@ -147,9 +147,6 @@ func (b *Batch) settle(part *batchPart) {
 	}
 	clear(b.out)
 	b.out = b.out[:0]
-	for _, idle := range after.idle {
-		idle.close()
-	}
 	p.refuse(after.refused.head, after.reason)
 	p.metrics.shareWaits.Add(after.kept)
 	if after.kept > 0 || after.more {
@@ -163,13 +160,12 @@ func (b *Batch) settle(part *batchPart) {
 
 // An aftermath tells settle what remains to be done without the pool's lock.
 type aftermath struct {
-	queued  int64      // how many more Calls wait than before
-	kept    uint64     // Calls that were queued although a credit is free
-	more    bool       // more Calls may go than credits came back
-	wake    bool       // the slow start counts fewer Calls
-	idle    []idleConn // connections to close
-	refused fifo       // Calls that the pool did not take
-	reason  error      // why it did not take the last of them
+	queued  int64  // how many more Calls wait than before
+	kept    uint64 // Calls that were queued although a credit is free
+	more    bool   // more Calls may go than credits came back
+	wake    bool   // the slow start counts fewer Calls
+	refused fifo   // Calls that the pool did not take
+	reason  error  // why it did not take the last of them
 }
 
 // handOver gives the credits back, lets queued Calls take them, and submits the first of calls. It
@@ -188,9 +184,6 @@ func (b *Batch) handOver(p *Pool, credits []returned, calls *fifo, now time.Time
 	}
 	for i := range credits {
 		s := credits[i].seat
-		if idle := s.takeIdle(); idle.m != nil {
-			after.idle = append(after.idle, idle)
-		}
 		for range credits[i].n {
 			m, e := p.next(s, now)
 			if e == nil {

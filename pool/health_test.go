@@ -239,6 +239,7 @@ func TestPriority(t *testing.T) {
 			t.Error("a connection was closed under its Call")
 		}
 		busy.seat.Done(e, 0)
+		synctest.Wait()
 		if !errors.Is(busy.closed, errRetired) {
 			t.Errorf("after its last Call it was closed with %v", busy.closed)
 		}

@@ -22,27 +22,25 @@ func (s *Seat) Retire(m Member) bool {
 func (p *Pool) Renew() {
 	p.leaveNullOnly()
 	p.mu.Lock()
-	idle := p.renewNext()
+	p.renewNext()
 	p.mu.Unlock()
-	idle.close()
 	p.slowStart.Wake(Elsewhere)
 }
 
 // renewNext replaces the next seat that is stale, unless the seat that replaced the last one
 // is awake and has no connection with a credit yet. The caller holds pool.mu.
-func (p *Pool) renewNext() idleConn {
+func (p *Pool) renewNext() {
 	if n := p.successor; p.closed || n != nil && !n.retired && !n.asleep && (n.member == nil || n.grant <= 0) {
-		return idleConn{} // a seat that sleeps is no successor any more: Seat.idle
+		return // a seat that sleeps is no successor any more: Seat.idle
 	}
 	p.successor = nil
 	for _, s := range p.seats {
 		if s.stale() {
-			s.closeWhenIdle = true
 			p.successor = s.supersede()
-			return s.takeIdle()
+			s.endWhenIdle()
+			return
 		}
 	}
-	return idleConn{}
 }
 
 // stale reports whether the seat has a connection that would be made differently now. The
@@ -85,32 +83,22 @@ func (s *Seat) discarded() bool {
 	return retired
 }
 
-// An idleConn is a connection to be closed once no lock is held, or none.
-type idleConn struct {
-	m      Member
-	reason error
+// endWhenIdle has the pool close the connection of s, which gets no more Calls, after its last Call. The caller holds
+// pool.mu.
+func (s *Seat) endWhenIdle() {
+	s.closeWhenIdle = true
+	s.endIfIdle()
 }
 
-// close closes the connection. The caller holds no lock.
-func (c idleConn) close() {
-	if c.m != nil {
-		c.m.Close(c.reason)
+// endIfIdle closes the connection of s if the pool must close it and it has no Calls left. The caller holds pool.mu.
+func (s *Seat) endIfIdle() {
+	if s.closeWhenIdle && s.inUse == 0 && s.open != nil {
+		s.closeWhenIdle = false
+		s.pool.closeSoon(s.open, errRetired)
 	}
 }
 
-// closeAll closes each connection of idle. The caller holds no lock.
-func closeAll(idle []idleConn) {
-	for _, c := range idle {
-		c.close()
-	}
-}
-
-// takeIdle returns the connection of s if the pool must close it and it has no Calls left. It
-// returns the connection only once. The caller holds pool.mu.
-func (s *Seat) takeIdle() idleConn {
-	if !s.closeWhenIdle || s.inUse > 0 || s.open == nil {
-		return idleConn{}
-	}
-	s.closeWhenIdle = false
-	return idleConn{s.open, errRetired}
+// closeSoon closes m, the connection of a seat, on a goroutine of its own, because the caller holds p.mu.
+func (p *Pool) closeSoon(m Member, reason error) {
+	p.wg.Go(func() { m.Close(reason) })
 }

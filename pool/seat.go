@@ -128,6 +128,7 @@ func (p *Pool) giveBack(c *credit, h *Host, n int) {
 	s.uncount()
 	s.inUse -= n
 	s.count()
+	s.endIfIdle()
 	p.outstanding -= n
 	p.ages.Drop(p.age, c.age, n)
 	if c.asLarge {

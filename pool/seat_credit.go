@@ -15,15 +15,13 @@ func (s *Seat) Granted(n, here int) {
 		close(s.granted)
 		s.granted = nil
 	}
-	var idle idleConn
 	if was <= 0 && n > 0 && s.member != nil {
 		s.arrived()
 		if p.successor == s {
-			idle = p.renewNext()
+			p.renewNext()
 		}
 	}
 	p.mu.Unlock()
-	idle.close()
 	p.kick(here)
 }
 
@@ -38,11 +36,9 @@ func (s *Seat) Done(e *Entry, here int) {
 	h := e.host()
 	p.giveBack(&c, h, 1)
 	p.slowStart.Undispatch(c.slowStart, 1)
-	idle := s.takeIdle()
 	m, next := p.next(s, time.Time{})
 	more := p.mayReserve(h) || p.more()
 	p.mu.Unlock()
-	idle.close()
 	if next != nil {
 		p.dispatch(m, next, here)
 	}
@@ -79,7 +75,6 @@ func (s *Seat) Steer(e *Entry, here int) bool {
 	var c credit
 	e.yield(s, &c)
 	p.giveBack(&c, e.host(), 1)
-	idle := s.takeIdle()
 	m := best.takeCredits(e, nil, 0, c.slowStart)
 	if !e.large() {
 		// The XID of e is taken on this connection. The client's next XIDs may be taken
@@ -88,7 +83,6 @@ func (s *Seat) Steer(e *Entry, here int) bool {
 	}
 	other, next := p.next(s, time.Time{})
 	p.mu.Unlock()
-	idle.close()
 	m.Dispatch(e, here)
 	if next != nil {
 		p.dispatch(other, next, here)

@@ -99,16 +99,13 @@ func (s *Seat) tryReplace(ctx context.Context, connected string, improving bool)
 	n.setMember(d.m, endpoint, d.generation, false)
 	s.clearMember() // after setMember, so that the pool always has a connection
 	s.retire()
-	s.closeWhenIdle = true
-	idle := s.takeIdle()
-	next := p.renewNext() // s may be the successor for which the renewal waits, and n stale by now
+	s.endWhenIdle()
+	p.renewNext() // s may be the successor for which the renewal waits, and n stale by now
 	p.mu.Unlock()
 	p.wg.Go(func() { n.runConnected(ctx, endpoint) })
 	if f := d.o.Connected; f != nil {
 		f(endpoint)
 	}
-	idle.close()
-	next.close()
 	p.slowStart.Wake(Elsewhere)
 	return true
 }

@@ -76,14 +76,13 @@ func (s *Seat) connect(ctx context.Context, a endpoints.Attempt) (served bool, e
 		p.wake(s, 0) // it fell asleep during the attempt; rest closes the connection
 	}
 	s.setMember(d.m, endpoint, d.generation, unwanted)
-	idle := p.renewNext()
+	p.renewNext()
 	p.mu.Unlock()
 	if unwanted {
 		d.m.Close(ErrClosed)
 	} else if f := d.o.Connected; f != nil {
 		f(endpoint)
 	}
-	idle.close()
 	p.leaveNullOnly() // the endpoint may have been ejected meanwhile
 	p.slowStart.Wake(Elsewhere)
 	p.kick(Elsewhere)
@@ -208,14 +207,10 @@ func (s *Seat) heard(o *Options, endpoint string) {
 func (s *Seat) leaveMute() {
 	p := s.pool
 	p.mu.Lock()
-	var m Member
-	if s.granted != nil && !s.retired && (len(p.opts.Endpoints) > 1 || s.others) {
-		m = s.open
+	defer p.mu.Unlock()
+	if s.granted != nil && !s.retired && (len(p.opts.Endpoints) > 1 || s.others) && s.open != nil {
+		p.closeSoon(s.open, errMute)
 		s.clearMember()
-	}
-	p.mu.Unlock()
-	if m != nil {
-		m.Close(errMute)
 	}
 }
 

@@ -44,9 +44,8 @@ func (p *Pool) Need(n int) {
 	p.mu.Lock()
 	p.need = max(n, 0)
 	p.fill()
-	idle := p.rest()
+	p.rest()
 	p.mu.Unlock()
-	closeAll(idle)
 }
 
 // required is how many seats must not sleep. The caller holds p.mu.
@@ -92,19 +91,17 @@ func (p *Pool) wake(s *Seat, used uint32) {
 	p.startSeat(s)
 }
 
-// sleep has s make no connection until wake, and returns its connection, which has no Calls and is
-// to be closed. The caller holds p.mu.
-func (p *Pool) sleep(s *Seat) (c idleConn) {
+// sleep has s make no connection until wake, and closes its connection, which has no Calls. The caller holds p.mu.
+func (p *Pool) sleep(s *Seat) {
 	if s.member != nil {
 		s.resting = true
-		c = idleConn{s.open, errIdle}
+		p.closeSoon(s.open, errIdle)
 		s.clearMember()
 	}
 	s.asleep = true
 	p.asleep++
 	s.since = time.Now()
 	p.calm()
-	return c
 }
 
 // calm ends the time for which the pool has been down, if all seats sleep. The caller holds p.mu.
@@ -217,15 +214,14 @@ func (p *Pool) wakeSticky() {
 	}
 }
 
-// rest puts the seats to sleep that nothing needs, and returns their connections, which are to be
-// closed. The caller holds p.mu.
-func (p *Pool) rest() (idle []idleConn) {
+// rest puts the seats to sleep that nothing needs. The caller holds p.mu.
+func (p *Pool) rest() {
 	if p.asleep > 0 && p.queue.n > 0 {
 		p.relieveQueue(Elsewhere)
 	}
 	spare := len(p.seats) - p.asleep - p.required()
 	if spare <= 0 || p.closed {
-		return nil
+		return
 	}
 	up := -p.required()
 	for _, s := range p.seats {
@@ -247,11 +243,10 @@ func (p *Pool) rest() (idle []idleConn) {
 				}
 				up--
 			}
-			idle = append(idle, p.sleep(s))
+			p.sleep(s)
 			spare--
 		}
 	}
-	return idle
 }
 
 // idle reports whether nothing uses s. The caller holds pool.mu.

@@ -461,10 +461,9 @@ func TestRestPreferred(t *testing.T) {
 		p.mu.Lock()
 		p.seats[0].endpoint = "b"
 		p.need = 1
-		idle := p.rest()
+		p.rest()
 		left := p.seats[1].member
 		p.mu.Unlock()
-		closeAll(idle)
 		if left == nil {
 			t.Error("the connection to the preferred endpoint was closed")
 		}

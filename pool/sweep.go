@@ -31,9 +31,8 @@ func (p *Pool) sweep(ctx context.Context) {
 			}
 			waiting := p.queue.n > 0 && !p.part.Holds(&p.place) // for a credit, or beside one by a mistake: then no longer than this
 			scarce := p.opts.Scarce
-			idle := p.rest()
+			p.rest()
 			p.mu.Unlock()
-			closeAll(idle)
 			if hang > 0 && scarce != nil {
 				scarce(hang)
 			}

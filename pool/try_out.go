@@ -21,17 +21,16 @@ var errNoCall = fmt.Errorf("%w: no Call has come that could try the endpoint", E
 // leaveNullOnly replaces the connections of endpoints.Health.IsNullOnly. Each ends after its last Call.
 func (p *Pool) leaveNullOnly() {
 	p.mu.Lock()
-	var idle []idleConn
+	left := false
 	for _, s := range p.seats {
 		if !p.closed && s.member != nil && p.opts.Health.IsNullOnly(s.endpoint, s.dialled) {
-			s.closeWhenIdle = true
 			s.supersede()
-			idle = append(idle, s.takeIdle())
+			s.endWhenIdle()
+			left = true
 		}
 	}
 	p.mu.Unlock()
-	if len(idle) > 0 {
-		closeAll(idle)
+	if left {
 		p.slowStart.Wake(Elsewhere)
 	}
 }

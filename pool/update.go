@@ -30,24 +30,24 @@ func (p *Pool) Update(o Options, renew bool) {
 	if renew {
 		p.generation++
 	}
-	idle := append(p.resize(o.Connections), p.renewNext())
+	p.resize(o.Connections)
+	p.renewNext()
 	p.reassignQueues()
 	p.mu.Unlock()
-	closeAll(idle)
 	p.slowStart.Wake(Elsewhere)
 	p.kick(Elsewhere) // for flows that have moved, and a share that has grown
 }
 
-// resize makes n the number of seats, and returns the connections to be closed. The caller
-// holds p.mu.
-func (p *Pool) resize(n int) (idle []idleConn) {
+// resize makes n the number of seats. The caller holds p.mu.
+func (p *Pool) resize(n int) {
 	for len(p.seats) > n {
 		s := p.seats[len(p.seats)-1]
 		p.seats = p.seats[:len(p.seats)-1]
 		s.clearMember()
 		s.retire()
-		s.closeWhenIdle = !s.resting // or it is being closed
-		idle = append(idle, s.takeIdle())
+		if !s.resting { // or it is being closed
+			s.endWhenIdle()
+		}
 		if s.asleep {
 			s.asleep = false
 			p.asleep--
@@ -60,5 +60,4 @@ func (p *Pool) resize(n int) (idle []idleConn) {
 	p.queue.grow(n)
 	p.fill()
 	p.calm()
-	return idle
 }
