@@ -118,10 +118,7 @@ func (b *Batch) Flush(cold bool) {
 func (b *Batch) settle(part *batchPart) {
 	p, calls, credits := part.pool, part.calls, part.credits
 	var after aftermath
-	var now time.Time
-	if calls.head != nil {
-		now = time.Now() // once, and not under the lock
-	}
+	now := time.Now() // once, and not under the lock
 	for len(credits) > 0 || calls.head != nil {
 		n := 0
 		for k := 0; k < mostAtOnce && n < len(credits); n++ {
@@ -149,10 +146,11 @@ func (b *Batch) settle(part *batchPart) {
 	b.out = b.out[:0]
 	p.refuse(after.refused.head, after.reason)
 	p.metrics.shareWaits.Add(after.kept)
-	if after.kept > 0 || after.more {
+	if after.waits {
 		p.kick(b.here)
+	} else {
+		p.part.Wake(b.here)
 	}
-	p.part.Wake(b.here)
 	if after.wake {
 		p.slowStart.Wake(b.here) // the Calls above may have left the room to others
 	}
@@ -161,8 +159,8 @@ func (b *Batch) settle(part *batchPart) {
 // An aftermath tells settle what remains to be done without the pool's lock.
 type aftermath struct {
 	queued  int64  // how many more Calls wait than before
-	kept    uint64 // Calls that were queued although a credit is free
-	more    bool   // more Calls may go than credits came back
+	kept    uint64 // of these, Calls that wait because of the share of their host
+	waits   bool   // Calls wait, and more may go than credits came back
 	wake    bool   // the slow start counts fewer Calls
 	refused fifo   // Calls that the pool did not take
 	reason  error  // why it did not take the last of them
@@ -179,9 +177,6 @@ func (b *Batch) handOver(p *Pool, credits []returned, calls *fifo, now time.Time
 		p.slowStart.Undispatch(c.slowStart, c.n)
 		after.wake = after.wake || c.slowStart != 0
 	}
-	if now.IsZero() && p.queue.n > 0 {
-		now = time.Now()
-	}
 	for i := range credits {
 		s := credits[i].seat
 		for range credits[i].n {
@@ -192,9 +187,7 @@ func (b *Batch) handOver(p *Pool, credits []returned, calls *fifo, now time.Time
 			b.out = append(b.out, outgoing{m, e})
 			after.queued--
 		}
-		after.more = after.more || p.mayReserve(credits[i].host)
 	}
-	after.more = after.more || len(credits) > 0 && p.more()
 	for n := 0; n < mostAtOnce && calls.head != nil; n++ {
 		e := calls.pop()
 		switch m, behind, keeps, err := p.submit(e, calls.head, b.here, now); {
@@ -214,6 +207,7 @@ func (b *Batch) handOver(p *Pool, credits []returned, calls *fifo, now time.Time
 			}
 		}
 	}
+	after.waits = p.queue.n > 0
 }
 
 // refuse gives the owner the list of entries that begins with e. The pool has not queued them.

@@ -27,14 +27,14 @@ func (p *Pool) nextAny(here int) (Member, *Entry) {
 	}
 	if p.queue.anySeat > 0 {
 		if s := p.pick(0, here, false); s != nil {
-			if m, e := p.next(s, time.Time{}); e != nil {
+			if m, e := p.next(s, time.Now()); e != nil {
 				return m, e
 			}
 		}
 	}
 	for _, s := range p.seats {
 		if p.queue.bySeat[s.index].n > 0 {
-			if m, e := p.next(s, time.Time{}); e != nil {
+			if m, e := p.next(s, time.Now()); e != nil {
 				return m, e
 			}
 		}
@@ -42,14 +42,10 @@ func (p *Pool) nextAny(here int) (Member, *Entry) {
 	return nil, nil
 }
 
-// next takes the next queued Call for seat s, and a credit for it. now is the time, or zero if the caller has not read
-// the clock. The caller holds p.mu.
+// next takes the next queued Call for seat s, and a credit for it. The caller holds p.mu.
 func (p *Pool) next(s *Seat, now time.Time) (Member, *Entry) {
 	if p.held || p.closed || s.free() <= 0 || !p.queue.waitsFor(s.index) || !p.part.Admits(&p.place) {
 		return nil, nil
-	}
-	if now.IsZero() {
-		now = time.Now()
 	}
 	p.slowStart.Block(&p.slowed) // before room, or a Reply in between would not wake p
 	e := p.take(s, p.room(), now)

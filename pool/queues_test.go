@@ -161,3 +161,29 @@ func next(qs *queues, loop, seat int) *Entry {
 	q := qs.turn(loop, seat, time.Time{})
 	return qs.popOf(q.front())
 }
+
+// TestOtherLoopOfSlowServer: while a server answers few Calls, a host of a loop without a connection does not wait until
+// the hosts of the other loop have had as many as its queue may be behind, which takes half a minute.
+func TestOtherLoopOfSlowServer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := newCrowd(t, Options{Connections: 1, Share: 100}, 4)
+		c.late = 500 * time.Millisecond
+		for range 5 {
+			c.clients = append(c.clients, &crowdClient{flow: Flow{Host: &Host{}}, slots: map[int]bool{}})
+		}
+		one := c.clients[4]
+		one.home = 1
+		for _, cl := range c.clients[:4] {
+			for range 16 {
+				c.send(cl)
+			}
+		}
+		c.run(2 * time.Second)
+		c.send(one)
+		c.run(20 * time.Second)
+		if one.answered < 10 {
+			t.Errorf("a host of the other loop was answered %d times in 20 s", one.answered)
+		}
+		c.end()
+	})
+}

@@ -1,7 +1,5 @@
 package pool
 
-import "time"
-
 // Granted sets how many Calls may be outstanding on the seat's connection, and
 // dispatches queued Calls that may go now. here is the affinity of the calling loop.
 func (s *Seat) Granted(n, here int) {
@@ -25,29 +23,20 @@ func (s *Seat) Granted(n, here int) {
 	p.kick(here)
 }
 
-// Done returns the credit of e and dispatches the next queued Call, if there is one.
-// here is the affinity of the calling loop, preferably the connection's own, which sends
-// that Call at once. A loop that handles many Replies in a pass calls Batch.Done instead.
+// Done returns the credit of e and dispatches queued Calls that may go now. here is the affinity of the calling loop,
+// preferably the connection's own, which sends them at once. A loop that handles many Replies in a pass calls
+// Batch.Done instead.
 func (s *Seat) Done(e *Entry, here int) {
 	p := s.pool
 	var c credit
 	e.yield(s, &c)
 	p.mu.Lock()
-	h := e.host()
-	p.giveBack(&c, h, 1)
+	p.giveBack(&c, e.host(), 1)
 	p.slowStart.Undispatch(c.slowStart, 1)
-	m, next := p.next(s, time.Time{})
-	more := p.mayReserve(h) || p.more()
 	p.mu.Unlock()
-	if next != nil {
-		p.dispatch(m, next, here)
-	}
-	if more {
-		p.kick(here)
-	}
-	p.part.Wake(here)
+	p.kick(here)
 	if c.slowStart != 0 {
-		p.slowStart.Wake(here) // next may have left the room to another Call
+		p.slowStart.Wake(here) // the Calls above may have left the room to others
 	}
 }
 
@@ -81,12 +70,9 @@ func (s *Seat) Steer(e *Entry, here int) bool {
 		// as well, so its next Calls follow e.
 		e.Flow.seat = best
 	}
-	other, next := p.next(s, time.Time{})
 	p.mu.Unlock()
 	m.Dispatch(e, here)
-	if next != nil {
-		p.dispatch(other, next, here)
-	}
+	p.kick(here)
 	return true
 }
 

@@ -43,8 +43,8 @@ const (
 	tryPart = 6
 	// remembered is the number of ages for which a host counts as answered after a Reply.
 	remembered = 10
-	// frozen is the time without a turn after which nobody has had more than its turn: hosts wait for their turns that
-	// may have no more.
+	// frozen is the time without a turn after which nobody is ahead or behind. Few Calls go then, as when the server is
+	// slow, and hosts would wait for seconds for turns that make up for a few Calls.
 	frozen = 50 * time.Millisecond
 )
 
@@ -279,32 +279,6 @@ func (p *Pool) grow() (hang int) {
 
 // scarcity is the number of ages for which unproven Calls must have had most credits before Scarce is called.
 const scarcity = 3
-
-// more reports whether another queued Call may go, although each credit that came back has gone to one already. So
-// it is when a host has its turns again. The caller holds p.mu.
-func (p *Pool) more() bool {
-	if p.queue.n == 0 || !p.shares() {
-		return false
-	}
-	if r := p.room(); r.free <= r.reserve {
-		return false
-	}
-	if p.aside.first != nil {
-		return true
-	}
-	for q := range p.queue.all {
-		if q.waits() {
-			return true
-		}
-	}
-	return false
-}
-
-// mayReserve reports whether a Call of h, of which another has just come back, waits and may have a credit of the reserve,
-// perhaps of another connection than the one that came back. The caller holds p.mu.
-func (p *Pool) mayReserve(h *Host) bool {
-	return h != nil && h.waiting > 0 && h.ages.Young(p.age) == 0 && p.shares() && p.free() > 0
-}
 
 // old is how many Calls are outstanding for longer than a Call usually is. The caller holds p.mu.
 func (p *Pool) old() int { return p.outstanding - p.ages.Young(p.age) }

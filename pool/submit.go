@@ -19,16 +19,16 @@ func (p *Pool) Submit(e *Entry, here int) error {
 	p.metrics.queued.Add(1)
 	if keeps {
 		p.metrics.shareWaits.Inc()
-		p.kick(here)
 	}
+	p.kick(here)
 	return nil
 }
 
 // submit takes a credit for e and returns the connection to dispatch e to, or queues e and returns
 // nil. If it takes one, it also takes credits for the first n Calls of the list that begins with behind, and the
-// caller dispatches them to the same connection. If it queues e although a credit is free, keeps is true, and the
-// caller has to call kick without p.mu: e may go from the reserve, or the credit is for another host. The caller
-// holds p.mu.
+// caller dispatches them to the same connection. If it queues e, the caller has to call kick without p.mu: e may go
+// from the reserve, or may need another connection. keeps says that a credit is free which e may not have because of the
+// share of its host. The caller holds p.mu.
 func (p *Pool) submit(e, behind *Entry, here int, now time.Time) (m Member, n int, keeps bool, err error) {
 	if p.closed {
 		return nil, 0, false, ErrClosed
@@ -56,7 +56,7 @@ func (p *Pool) submit(e, behind *Entry, here int, now time.Time) (m Member, n in
 	if p.asleep > 0 {
 		p.relieveFor(e, here)
 	}
-	return nil, 0, r.free > 0 && (p.part != nil || p.shares() && (p.candidates > 0 || r.free > r.reserve && p.within(f.host(), r))), nil
+	return nil, 0, r.free > 0 && (p.part != nil || !p.within(f.host(), r)), nil
 }
 
 // run returns how many of the Calls in the list that begins with behind go to s with e, as if each was submitted by
