@@ -97,7 +97,7 @@ type Pool struct {
 	held       bool // the pool dispatches no Call until Resume
 	credits    int  // granted on all usable connections
 	inUse      int  // Calls outstanding on these
-	owed       int  // of inUse, Calls beyond the grants of their connections, which were lowered
+	free       int  // credits that are free on these; one with more Calls than credits takes none from the others
 	shared
 	closed   bool
 	since    time.Time // when the pool lost its last usable connection; zero while it has one, or all seats sleep
@@ -105,6 +105,7 @@ type Pool struct {
 	firstUp  time.Time // when a connection came up while there was no other
 	need     int       // connections that stay although no Call uses them, if Options.Idle is set
 	asleep   int       // seats that sleep
+	needed   uint32    // age when a Call of a client last needed another connection; a NULL Call needs none for long
 	arrivals uint32    // connections that got credits while Options.Idle was set
 	tryout   *Seat     // waits for a Call that tries its endpoint, and is not in seats; nil for none
 

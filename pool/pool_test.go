@@ -433,8 +433,8 @@ func TestLoweredGrant(t *testing.T) {
 			if n := p.seats[1].inUse; n < 8 {
 				t.Errorf("with a share of %d %%: %d Calls of 8 hosts are outstanding on a connection with 12 credits, beside one that owes %d", share, n, taken-1)
 			}
-			if got, want := p.owed, p.seats[0].inUse-1; got != want {
-				t.Errorf("%d credits are owed, want %d", got, want)
+			if got, want := p.free, 12-p.seats[1].inUse; got != want {
+				t.Errorf("%d credits are free, want %d", got, want)
 			}
 			for len(d.members[0].got)+len(d.members[1].got) > 0 {
 				for _, m := range d.members {
@@ -443,8 +443,8 @@ func TestLoweredGrant(t *testing.T) {
 					}
 				}
 			}
-			if p.owed != 0 || p.inUse != 0 {
-				t.Errorf("at the end %d credits are owed, %d in use", p.owed, p.inUse)
+			if p.free != p.credits || p.inUse != 0 {
+				t.Errorf("at the end %d credits of %d are free, %d in use", p.free, p.credits, p.inUse)
 			}
 		})
 	}

@@ -111,18 +111,7 @@ func (qs *queues) index(loop int) int { return max(loop, 0) % len(qs.byLoop) }
 // blocks reports whether a waiting Call of a host that is not set aside goes before the next
 // Call of f.
 func (qs *queues) blocks(f *Flow) bool {
-	if f.seatQueue > 0 && qs.bySeat[f.seatQueue-1].waits() {
-		return true
-	}
-	if qs.anySeat == 0 {
-		return false
-	}
-	for _, q := range qs.byLoop {
-		if q.waits() {
-			return true
-		}
-	}
-	return false
+	return f.seatQueue > 0 && qs.bySeat[f.seatQueue-1].waits() || qs.anySeat > 0 && leastServed(nil, qs.byLoop) != nil
 }
 
 // waitsFor reports whether a Call waits that seat may have.

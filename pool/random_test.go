@@ -313,14 +313,14 @@ func (c *chaos) check() {
 	if aside != 0 {
 		fail("%d more hosts say that they are set aside than the pool has set aside", aside)
 	}
-	credits, inUse, owed := 0, 0, 0
+	credits, inUse, free := 0, 0, 0
 	for _, s := range p.seats {
 		if s.member != nil {
-			credits, inUse, owed = credits+s.grant, inUse+s.inUse, owed+s.owes()
+			credits, inUse, free = credits+s.grant, inUse+s.inUse, free+max(s.grant-s.inUse, 0)
 		}
 	}
-	if credits != p.credits || inUse != p.inUse || owed != p.owed {
-		fail("%d credits, %d in use, %d owed; the pool counts %d, %d, %d", credits, inUse, owed, p.credits, p.inUse, p.owed)
+	if credits != p.credits || inUse != p.inUse || free != p.free {
+		fail("%d credits, %d in use, %d free; the pool counts %d, %d, %d", credits, inUse, free, p.credits, p.inUse, p.free)
 	}
 }
 

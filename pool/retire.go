@@ -9,12 +9,11 @@ import "slices"
 func (s *Seat) Retire(m Member) bool {
 	p := s.pool
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	ok := !p.closed && s.member != nil && s.member == m
 	if ok {
 		s.supersede()
 	}
-	p.mu.Unlock()
-	p.slowStart.Wake(Elsewhere)
 	return ok
 }
 
@@ -22,9 +21,8 @@ func (s *Seat) Retire(m Member) bool {
 func (p *Pool) Renew() {
 	p.leaveNullOnly()
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	p.renewNext()
-	p.mu.Unlock()
-	p.slowStart.Wake(Elsewhere)
 }
 
 // renewNext replaces the next seat that is stale, unless the seat that replaced the last one

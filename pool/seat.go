@@ -77,15 +77,6 @@ func (s *Seat) free() int {
 	return s.grant - s.inUse
 }
 
-// owes returns how many Calls are outstanding beyond the grant, which was lowered meanwhile. The
-// caller holds pool.mu.
-func (s *Seat) owes() int {
-	if s.member == nil {
-		return 0
-	}
-	return max(s.inUse-s.grant, 0)
-}
-
 // takeCredits takes a credit for e, which the slow start counted in the age slowStart, if that is not 0, and for the
 // first n Calls of the list that begins with behind, which are a run: Pool.run. It returns the connection to dispatch
 // them to. pool.mu is held and free() > n.
@@ -101,6 +92,7 @@ func (s *Seat) takeCredits(e, behind *Entry, n int, slowStart uint32) Member {
 	s.inUse += n
 	if s.member != nil { // or it is Pool.tryout
 		p.inUse += n
+		p.free -= n
 	}
 	p.outstanding += n
 	p.ages.Add(p.age, n)
@@ -145,13 +137,13 @@ func (p *Pool) giveBack(c *credit, h *Host, n int) {
 	}
 }
 
-// uncount and count keep Pool.credits, Pool.inUse and Pool.owed right while the connection of s, its
+// uncount and count keep Pool.credits, Pool.inUse and Pool.free right while the connection of s, its
 // grant or its Calls change between the two. The caller holds pool.mu.
 func (s *Seat) uncount() {
 	if s.member != nil {
 		s.pool.credits -= s.grant
 		s.pool.inUse -= s.inUse
-		s.pool.owed -= s.owes()
+		s.pool.free -= max(s.free(), 0)
 	}
 }
 
@@ -160,7 +152,7 @@ func (s *Seat) count() {
 	if s.member != nil {
 		s.pool.credits += s.grant
 		s.pool.inUse += s.inUse
-		s.pool.owed += s.owes()
+		s.pool.free += max(s.free(), 0)
 	}
 }
 
@@ -194,7 +186,7 @@ func (s *Seat) setMember(m Member, endpoint string, generation int, unwanted boo
 	if s.grant > 0 {
 		s.arrived()
 	}
-	p.reassignQueues()
+	p.rebindAll()
 }
 
 // briefly is how long the only connection of a pool lasts at most, without an answer to a Call of a client, that does

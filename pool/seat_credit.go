@@ -50,14 +50,13 @@ func (s *Seat) Steer(e *Entry, here int) bool {
 	p.mu.Lock()
 	e.refused |= s.bit()
 	var best *Seat
-	if !p.held && !p.closed && p.boundSeat(e.Flow) == nil {
+	if !p.held && !p.closed && p.bound(e.Flow) == 0 {
 		best = p.pick(e.refused, here, e.large())
 	}
 	if best == nil {
 		e.refused = 0
-		if p.asleep > 0 {
-			p.relieve(here, p.usedBy(e))
-		}
+		p.needs(e)
+		p.relieve(here)
 		p.mu.Unlock()
 		return false
 	}

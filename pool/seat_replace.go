@@ -106,6 +106,5 @@ func (s *Seat) tryReplace(ctx context.Context, connected string, improving bool)
 	if f := d.o.Connected; f != nil {
 		f(endpoint)
 	}
-	p.slowStart.Wake(Elsewhere)
 	return true
 }

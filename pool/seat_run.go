@@ -73,7 +73,7 @@ func (s *Seat) connect(ctx context.Context, a endpoints.Attempt) (served bool, e
 	p.mu.Lock()
 	unwanted := p.closed || s.retired // Close or Update came first
 	if s.asleep {
-		p.wake(s, 0) // it fell asleep during the attempt; rest closes the connection
+		p.wake(s) // it fell asleep during the attempt; rest closes the connection
 	}
 	s.setMember(d.m, endpoint, d.generation, unwanted)
 	p.renewNext()
@@ -84,7 +84,6 @@ func (s *Seat) connect(ctx context.Context, a endpoints.Attempt) (served bool, e
 		f(endpoint)
 	}
 	p.leaveNullOnly() // the endpoint may have been ejected meanwhile
-	p.slowStart.Wake(Elsewhere)
 	p.kick(Elsewhere)
 	return s.waitEnd(ctx, endpoint, d.granted)
 }

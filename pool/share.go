@@ -56,13 +56,9 @@ type room struct {
 	spare   int // free credits, and those of Calls that are not unproven, less the reserve; may be below 0
 }
 
-// free returns how many credits are free on all usable connections. A connection with more Calls
-// outstanding than credits takes none from the others. The caller holds p.mu.
-func (p *Pool) free() int { return p.credits - p.inUse + p.owed }
-
 // room returns what there is at present. The caller holds p.mu.
 func (p *Pool) room() room {
-	r := room{credits: p.credits, free: p.free()}
+	r := room{credits: p.credits, free: p.free}
 	spare := r.free + p.outstanding - p.unproven
 	if !p.slowStart.Over() {
 		r.credits, r.free = p.slowStart.Bound(r.credits, r.free)

@@ -456,7 +456,7 @@ func TestHangOnReplaced(t *testing.T) {
 			c.run(5 * time.Second)
 		}
 		if e := submit(t, c.p, f, 200, 0); e.Seat() == nil {
-			t.Errorf("a Call waits beside %d free credits", c.p.free())
+			t.Errorf("a Call waits beside %d free credits", c.p.free)
 		}
 		c.end()
 	})
@@ -592,7 +592,7 @@ func TestReserveAfterReplaced(t *testing.T) {
 				s.Done(e, 0)
 			}
 			if next.Seat() == nil {
-				t.Errorf("a Call waits beside a reserve of which %d credits are free", c.p.free())
+				t.Errorf("a Call waits beside a reserve of which %d credits are free", c.p.free)
 			}
 			c.end()
 		})

@@ -72,18 +72,18 @@ func (p *Pool) fill() {
 	missing := p.required() - (len(p.seats) - p.asleep)
 	for _, s := range p.seats {
 		if missing > 0 && s.asleep {
-			p.wake(s, 0)
+			p.wake(s)
+			s.used = 0
 			missing--
 		}
 	}
 }
 
-// wake has s, which sleeps, make a connection. used is p.age if a Call needs the seat, and 0 if
-// nothing counts as its use yet. The caller holds p.mu, and the pool is open.
-func (p *Pool) wake(s *Seat, used uint32) {
+// wake has s, which sleeps, make a connection. The caller holds p.mu, and the pool is open.
+func (p *Pool) wake(s *Seat) {
 	s.asleep = false
 	p.asleep--
-	s.used = used
+	s.used = p.needed
 	s.since = time.Now()
 	if p.since.IsZero() && !p.connected() {
 		p.since = s.since
@@ -114,12 +114,11 @@ func (p *Pool) calm() {
 // connected reports whether a seat has a connection that is up. The caller holds p.mu.
 func (p *Pool) connected() bool { return slices.ContainsFunc(p.seats, (*Seat).isUp) }
 
-// usedBy is the age for wake if e needs the seat. The caller holds p.mu.
-func (p *Pool) usedBy(e *Entry) uint32 {
-	if e.Aside {
-		return 0
+// needs notes that e waits, or would have been better off with another connection. The caller holds p.mu.
+func (p *Pool) needs(e *Entry) {
+	if !e.Aside {
+		p.needed = p.age
 	}
-	return p.age
 }
 
 // crowded reports whether the connection of s, which has just got a Call, has so many others or such
@@ -132,7 +131,8 @@ func (s *Seat) crowded() bool {
 // caller holds p.mu.
 func (p *Pool) relieveSeat(s *Seat, e *Entry, here int) {
 	if s.crowded() || s.affinity != here && !e.Aside && p.sleepsOn(here) {
-		p.relieve(here, p.usedBy(e))
+		p.needs(e)
+		p.relieve(here)
 	}
 }
 
@@ -151,8 +151,8 @@ func (p *Pool) sleepsOn(here int) bool {
 }
 
 // relieve wakes the next seat, preferably one of the loop here, unless another one is about to have
-// credits. used is for wake. The caller holds p.mu.
-func (p *Pool) relieve(here int, used uint32) {
+// credits. The caller holds p.mu.
+func (p *Pool) relieve(here int) {
 	var next *Seat
 	var since time.Time // when the last seat that has no credits yet began
 	usable, coming := false, 0
@@ -174,51 +174,25 @@ func (p *Pool) relieve(here int, used uint32) {
 	switch {
 	case next == nil || p.closed:
 	case coming == 0 && !(usable && p.held), !usable && (p.queue.n > coming*fewCalls || time.Since(since) > ages.Ageing):
-		p.wake(next, used)
+		p.wake(next)
 	}
 }
 
-// relieveFor wakes a seat for e, which waits, if e needs one. The caller holds p.mu.
-func (p *Pool) relieveFor(e *Entry, here int) {
-	if n := e.Flow.seatQueue; n > 0 {
-		if s := p.seats[n-1]; s.asleep {
-			p.wake(s, p.usedBy(e))
-		}
-		return
-	}
-	if p.needsCredits() {
-		p.relieve(here, p.usedBy(e))
-	}
-}
-
-// needsCredits reports whether Calls that wait could go on another connection, because it is not the
-// slow start for which they wait. The caller holds p.mu.
-func (p *Pool) needsCredits() bool {
-	return p.free() <= 0 || p.slowStart.Over() || p.room().credits == p.credits
-}
-
-// relieveQueue wakes seats for the Calls that wait, if they need some. The caller holds p.mu.
+// relieveQueue wakes seats for the Calls that wait, if they need some: it is not the slow start for which those wait that
+// may have any seat. The caller holds p.mu.
 func (p *Pool) relieveQueue(here int) {
-	p.wakeSticky()
-	if p.queue.anySeat > 0 && p.needsCredits() {
-		p.relieve(here, 0)
-	}
-}
-
-// wakeSticky wakes the seats that sticky flows wait for. The caller holds p.mu.
-func (p *Pool) wakeSticky() {
 	for _, s := range p.seats {
 		if s.asleep && p.queue.bySeat[s.index].n > 0 && !p.closed {
-			p.wake(s, p.age)
+			p.wake(s)
 		}
+	}
+	if p.queue.anySeat > 0 && (p.free <= 0 || p.slowStart.Over() || p.room().credits == p.credits) {
+		p.relieve(here)
 	}
 }
 
 // rest puts the seats to sleep that nothing needs. The caller holds p.mu.
 func (p *Pool) rest() {
-	if p.asleep > 0 && p.queue.n > 0 {
-		p.relieveQueue(Elsewhere)
-	}
 	spare := len(p.seats) - p.asleep - p.required()
 	if spare <= 0 || p.closed {
 		return

@@ -437,7 +437,7 @@ func TestSleepPriority(t *testing.T) {
 		time.Sleep(time.Second)
 		d.set("a", false)
 		p.mu.Lock()
-		p.wake(p.seats[1], 0)
+		p.wake(p.seats[1])
 		p.seats[1].endpoint = ""
 		p.mu.Unlock()
 		for range 240 {

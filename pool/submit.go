@@ -52,10 +52,8 @@ func (p *Pool) submit(e, behind *Entry, here int, now time.Time) (m Member, n in
 		return nil, 0, false, errQueueFull
 	}
 	e.queuedAt = now
+	p.needs(e)
 	p.queue.push(e, here)
-	if p.asleep > 0 {
-		p.relieveFor(e, here)
-	}
 	return nil, 0, r.free > 0 && (p.part != nil || !p.within(f.host(), r)), nil
 }
 
@@ -116,10 +114,8 @@ func (p *Pool) Requeue(e *Entry, here int) error {
 		return errQueueTimeout
 	}
 	p.settle(e.Flow)
+	p.needs(e)
 	p.queue.pushFront(e, here)
-	if p.asleep > 0 {
-		p.relieveFor(e, here)
-	}
 	p.mu.Unlock()
 	p.metrics.queued.Add(1)
 	p.kick(here)

@@ -23,7 +23,9 @@ func (p *Pool) sweep(ctx context.Context) {
 			hang := 0
 			p.mu.Lock()
 			old := p.queue.expire(now.Add(-p.opts.QueueWait))
-			moved := p.releaseSticky()
+			if p.queue.n > p.queue.anySeat {
+				p.rebindAll()
+			}
 			if now.Sub(aged) >= ages.Ageing-ages.Ageing/8 {
 				aged = now
 				hang = p.grow()
@@ -38,7 +40,7 @@ func (p *Pool) sweep(ctx context.Context) {
 			}
 			t.Reset(p.sweepEvery())
 			p.expire(old, errQueueTimeout)
-			if moved || waiting {
+			if waiting {
 				p.kick(Elsewhere)
 			}
 		}

@@ -21,17 +21,12 @@ var errNoCall = fmt.Errorf("%w: no Call has come that could try the endpoint", E
 // leaveNullOnly replaces the connections of endpoints.Health.IsNullOnly. Each ends after its last Call.
 func (p *Pool) leaveNullOnly() {
 	p.mu.Lock()
-	left := false
+	defer p.mu.Unlock()
 	for _, s := range p.seats {
 		if !p.closed && s.member != nil && p.opts.Health.IsNullOnly(s.endpoint, s.dialled) {
 			s.supersede()
 			s.endWhenIdle()
-			left = true
 		}
-	}
-	p.mu.Unlock()
-	if left {
-		p.slowStart.Wake(Elsewhere)
 	}
 }
 
@@ -134,7 +129,7 @@ func (p *Pool) triesOut() bool {
 // if there is one and e may take any connection and be sent again, otherwise s. The caller holds p.mu.
 func (p *Pool) divert(s *Seat, e *Entry) *Seat {
 	t := p.tryout
-	if t == nil || t.carried || e.Aside || !e.Repeatable || e.large() || e.Flow.chooses() || e.Flow.Ordered {
+	if t == nil || t.carried || e.Aside || !e.Repeatable || e.large() || e.Flow.Sticky || e.Flow.seatQueue > 0 || e.Flow.Ordered {
 		return s
 	}
 	return t

@@ -32,9 +32,8 @@ func (p *Pool) Update(o Options, renew bool) {
 	}
 	p.resize(o.Connections)
 	p.renewNext()
-	p.reassignQueues()
+	p.rebindAll()
 	p.mu.Unlock()
-	p.slowStart.Wake(Elsewhere)
 	p.kick(Elsewhere) // for flows that have moved, and a share that has grown
 }
 
