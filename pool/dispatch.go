@@ -44,7 +44,7 @@ func (p *Pool) nextAny(here int) (Member, *Entry) {
 
 // next takes the next queued Call for seat s, and a credit for it. The caller holds p.mu.
 func (p *Pool) next(s *Seat, now time.Time) (Member, *Entry) {
-	if p.held || p.closed || s.free() <= 0 || !p.queue.waitsFor(s.index) || !p.part.Admits(&p.place) {
+	if p.held || p.closed || s.free() <= 0 || p.queue.n == 0 || !p.part.Admits(&p.place) {
 		return nil, nil
 	}
 	p.slowStart.Block(&p.slowed) // before room, or a Reply in between would not wake p

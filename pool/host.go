@@ -222,10 +222,8 @@ func (pl *place) moveTo(to *ring[place]) {
 	}
 	if pl.list != nil {
 		pl.list.remove(&pl.listed)
-		pl.queue.shared.candidates--
 	}
 	if pl.list = to; to != nil {
 		to.add(&pl.listed)
-		pl.queue.shared.candidates++
 	}
 }

@@ -24,13 +24,6 @@ type Metrics struct {
 	starved time.Duration // of pools that have left
 }
 
-// poolSums are counts of one pool.
-type poolSums struct {
-	granted, used int // credits of usable connections
-	asleep        int // seats that sleep
-	old           int // Calls that have not been answered for a second or two
-}
-
 // NewMetrics registers the metrics of an upstream, except those that Describe registers.
 func NewMetrics(reg *metrics.Registry, upstream string) *Metrics {
 	return &Metrics{
@@ -46,13 +39,13 @@ func NewMetrics(reg *metrics.Registry, upstream string) *Metrics {
 // Describe registers the gauges that are sums over the pools of m. They replace those
 // that an earlier upstream of the same name registered.
 func (m *Metrics) Describe(reg *metrics.Registry, upstream string) {
-	sum := func(d metrics.GaugeDef, of func(*poolSums) int) {
+	sum := func(d metrics.GaugeDef, of func(*Pool) int) {
 		reg.GaugeFunc(d, func() float64 { return float64(m.sum(of)) }, upstream)
 	}
-	sum(metrics.UpstreamCreditsGranted, func(s *poolSums) int { return s.granted })
-	sum(metrics.UpstreamStuckCalls, func(s *poolSums) int { return s.old })
-	sum(metrics.UpstreamAsleepConnections, func(s *poolSums) int { return s.asleep })
-	sum(metrics.UpstreamCreditsUsed, func(s *poolSums) int { return s.used })
+	sum(metrics.UpstreamCreditsGranted, func(p *Pool) int { return p.credits })
+	sum(metrics.UpstreamStuckCalls, (*Pool).old)
+	sum(metrics.UpstreamAsleepConnections, func(p *Pool) int { return p.asleep })
+	sum(metrics.UpstreamCreditsUsed, func(p *Pool) int { return p.inUse })
 }
 
 // join adds p to the pools of m.
@@ -82,14 +75,15 @@ func (m *Metrics) Starved() time.Duration {
 	return m.starved
 }
 
-// sum adds up of(s) for the sums s of every pool.
-func (m *Metrics) sum(of func(*poolSums) int) (n int) {
+// sum adds up what of returns for every pool, whose lock it holds.
+func (m *Metrics) sum(of func(*Pool) int) (n int) {
 	m.mu.Lock()
 	pools := slices.Collect(maps.Keys(m.pools))
 	m.mu.Unlock()
 	for _, p := range pools {
-		s := p.sums()
-		n += of(&s)
+		p.mu.Lock()
+		n += of(p)
+		p.mu.Unlock()
 	}
 	return n
 }
@@ -98,4 +92,4 @@ func (m *Metrics) sum(of func(*poolSums) int) (n int) {
 func (m *Metrics) DialErrors() uint64 { return m.dialErrors.Value() }
 
 // Stuck is how many Calls have not been answered for a second or two.
-func (m *Metrics) Stuck() int { return m.sum(func(s *poolSums) int { return s.old }) }
+func (m *Metrics) Stuck() int { return m.sum((*Pool).old) }

@@ -528,7 +528,7 @@ func TestSharedMetrics(t *testing.T) {
 		}
 		want := func(granted, used, connections, queued int) {
 			t.Helper()
-			if g, u := m.sum(func(s *poolSums) int { return s.granted }), m.sum(func(s *poolSums) int { return s.used }); g != granted || u != used {
+			if g, u := m.sum(func(p *Pool) int { return p.credits }), m.sum(func(p *Pool) int { return p.inUse }); g != granted || u != used {
 				t.Errorf("%d credits granted and %d in use, want %d and %d", g, u, granted, used)
 			}
 			if c, q := m.connections.Value(), m.queued.Value(); int(c) != connections || int(q) != queued {

@@ -114,9 +114,6 @@ func (qs *queues) blocks(f *Flow) bool {
 	return f.seatQueue > 0 && qs.bySeat[f.seatQueue-1].waits() || qs.anySeat > 0 && leastServed(nil, qs.byLoop) != nil
 }
 
-// waitsFor reports whether a Call waits that seat may have.
-func (qs *queues) waitsFor(seat int) bool { return qs.anySeat > 0 || qs.bySeat[seat].n > 0 }
-
 // forget removes f and returns a list of its entries.
 func (qs *queues) forget(f *Flow) *Entry {
 	list := join(f.waiting[0].head, f.waiting[1].head)

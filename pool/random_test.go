@@ -239,7 +239,7 @@ func (c *chaos) check() {
 		c.t.Fatalf("after %q: %s", c.steps[max(0, len(c.steps)-6):], fmt.Sprintf(format, args...))
 	}
 	seen := map[*Host]bool{}
-	unproven, held, waiting, listed, calls, aside := 0, 0, 0, 0, 0, 0
+	unproven, held, waiting, calls, aside := 0, 0, 0, 0, 0
 	for _, f := range c.flows {
 		h := f.Host
 		if seen[h] {
@@ -282,9 +282,6 @@ func (c *chaos) check() {
 			if pl.turn.in() != (pl.n > 0 && !h.aside.in()) {
 				fail("a place with %d Calls is in the ring: %v; aside: %v", pl.n, pl.turn.in(), h.aside.in())
 			}
-			if pl.list != nil {
-				listed++
-			}
 			may := pl.n > 0 && h.ages.Young(p.age) == 0 && (h.held == 0 || p.lately(h))
 			if may && pl.list == nil {
 				fail("a place that may have a credit of the reserve is in no list: held %d", h.held)
@@ -303,9 +300,9 @@ func (c *chaos) check() {
 			waiting++
 		}
 	}
-	if unproven != p.unproven || waiting != p.hosts || listed != p.candidates || calls != p.queue.n {
-		fail("%d unproven Calls, %d hosts that wait, %d places in lists, %d Calls that wait; the pool counts %d, %d, %d, %d",
-			unproven, waiting, listed, calls, p.unproven, p.hosts, p.candidates, p.queue.n)
+	if unproven != p.unproven || waiting != p.hosts || calls != p.queue.n {
+		fail("%d unproven Calls, %d hosts that wait, %d Calls that wait; the pool counts %d, %d, %d",
+			unproven, waiting, calls, p.unproven, p.hosts, p.queue.n)
 	}
 	for range p.aside.all {
 		aside--
@@ -370,7 +367,7 @@ func (c *chaos) finish() {
 	p := c.p
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(c.calls) > 0 || p.queue.n > 0 || p.outstanding > 0 || p.unproven > 0 || len(p.holders)+p.candidates+p.hosts > 0 || p.aside.first != nil {
+	if len(c.calls) > 0 || p.queue.n > 0 || p.outstanding > 0 || p.unproven > 0 || len(p.holders)+p.hosts > 0 || p.aside.first != nil {
 		c.t.Fatalf("%d Calls have not ended: %+v", len(c.calls), p.shared)
 	}
 	for _, f := range c.flows {

@@ -156,16 +156,6 @@ func (s *Seat) count() {
 	}
 }
 
-// status reports whether the seat has a usable connection, and, if not, whether it will not get
-// another one. It is safe for concurrent use.
-func (s *Seat) status() (usable, done bool) {
-	p := s.pool
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	done = p.closed || s.retired
-	return s.member != nil && !done, done
-}
-
 // setMember makes m the seat's connection. If unwanted is set, or if m has ended already, it
 // gets no Calls. The caller holds p.mu.
 func (s *Seat) setMember(m Member, endpoint string, generation int, unwanted bool) {

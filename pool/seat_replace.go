@@ -17,9 +17,6 @@ type replacing struct {
 // isBetter reports whether there is an endpoint that the seat prefers to the one it is connected to, and can try to
 // return to.
 func (s *Seat) isBetter(connected string) bool {
-	if usable, _ := s.status(); !usable {
-		return false
-	}
 	o := s.pool.options()
 	return o.returns() && o.Health.IsBetter(s.prefers(&o), connected)
 }
@@ -39,11 +36,10 @@ func (s *Seat) startReplace(ctx context.Context, connected string, improving boo
 func (s *Seat) tryReplace(ctx context.Context, connected string, improving bool) bool {
 	p := s.pool
 	p.mu.Lock()
-	o, present := p.opts, s.member
+	o, present, done := p.opts, s.member, p.closed || s.retired
 	n := p.newSeat(s.index)
 	p.mu.Unlock()
 	if present == nil || o.Dials.Acquire(ctx) != nil {
-		_, done := s.status()
 		return done
 	}
 	a, ok := endpoints.Attempt{Addr: connected}, true

@@ -101,12 +101,8 @@ func (s *Seat) runConnected(ctx context.Context, endpoint string) {
 	s.run(ctx)
 }
 
-// A seat checks every preferEvery whether it can return to the endpoint that it prefers. A seat
-// without a choice of endpoints checks every preferSeldom, because a reload may give it one.
-const (
-	preferEvery  = time.Second
-	preferSeldom = 10 * time.Second
-)
+// preferEvery is how often a seat checks whether it can return to the endpoint that it prefers.
+const preferEvery = time.Second
 
 // waitEnd waits until the seat's connection to endpoint has ended, and returns why. granted is closed
 // when the server has granted a credit, and nil if it has; served reports whether it has.
@@ -115,11 +111,7 @@ const (
 func (s *Seat) waitEnd(ctx context.Context, endpoint string, granted <-chan struct{}) (served bool, err error) {
 	p := s.pool
 	o := p.options()
-	every := preferEvery
-	if !o.returns() {
-		every = preferSeldom
-	}
-	t := time.NewTicker(every)
+	t := time.NewTicker(preferEvery)
 	defer t.Stop()
 	prefer, improve := t.C, s.improveTimer(&o)
 	served = granted == nil
@@ -138,10 +130,7 @@ func (s *Seat) waitEnd(ctx context.Context, endpoint string, granted <-chan stru
 			waiting = false
 		case <-prefer:
 			p.leaveNullOnly()
-			if trying.done != nil {
-				break
-			}
-			if s.isBetter(endpoint) {
+			if trying.done == nil && s.isBetter(endpoint) {
 				trying = s.startReplace(ctx, endpoint, false)
 			}
 		case <-improve:

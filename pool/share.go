@@ -114,7 +114,7 @@ func (p *Pool) admits(f *Flow, r room) bool {
 // take removes from the queues the Call that seat s dispatches next, and returns it, or nil. The caller holds p.mu,
 // and s has a free credit.
 func (p *Pool) take(s *Seat, r room, now time.Time) *Entry {
-	if p.queue.n == 0 || r.free <= 0 {
+	if r.free <= 0 {
 		return nil
 	}
 	for r.free > r.reserve {
@@ -134,9 +134,6 @@ func (p *Pool) take(s *Seat, r room, now time.Time) *Entry {
 			return p.queue.popOf(pl)
 		}
 		p.setAside(pl.host)
-	}
-	if p.candidates == 0 {
-		return nil
 	}
 	if pl := p.reserved(s, r, now.Sub(p.turned) > frozen); pl != nil {
 		return p.queue.popOf(pl)

@@ -18,7 +18,6 @@ type shared struct {
 	holders     []*Host         // hosts that hold credits
 	aside       ring[Host]      // hosts that wait and have no room in their windows; recall looks at the first
 	hosts       int             // hosts that have waiting Calls
-	candidates  int             // places in the lists of all queues
 	turned      time.Time       // when a Call last went in its host's turn although another host waited
 	thawing     bool            // thaw has set its timer
 	tried       uint32          // the age in which a host that was not answered has got another Call, which has not come back

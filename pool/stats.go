@@ -80,10 +80,3 @@ func (s *Seat) stats(started bool) SeatStats {
 	}
 	return ss
 }
-
-// sums returns what Metrics add up.
-func (p *Pool) sums() poolSums {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return poolSums{granted: p.credits, used: p.inUse, asleep: p.asleep, old: p.old()}
-}
