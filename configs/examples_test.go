@@ -75,31 +75,6 @@ func TestKubernetes(t *testing.T) {
 	}
 }
 
-// TestREADME loads the configurations that README.md and docs/getting-started.md show.
-func TestREADME(t *testing.T) {
-	for file, whole := range map[string]int{"../README.md": 1, "../docs/getting-started.md": 5} {
-		data, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		rest := string(data)
-		for i := range whole {
-			var text string
-			var ok bool
-			_, rest, _ = strings.Cut(rest, "```yaml\n")
-			if text, rest, ok = strings.Cut(rest, "```"); !ok {
-				t.Fatalf("%s has only %d configurations", file, i)
-			}
-			c, err := Load([]byte(text), testKnown())
-			if err != nil {
-				t.Errorf("%s, configuration %d: %v", file, i+1, err)
-			} else if w := c.Warnings(); len(w) > 0 && whole > 1 {
-				t.Errorf("%s, configuration %d: %v", file, i+1, w)
-			}
-		}
-	}
-}
-
 // TestDesign loads the file that the project was designed around.
 func TestDesign(t *testing.T) {
 	c, err := Load([]byte(`

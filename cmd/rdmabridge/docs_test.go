@@ -191,11 +191,6 @@ func TestArchitectureOfLocks(t *testing.T) {
 	}
 }
 
-// TestCommandLinesInDocs checks that the command lines of README.md and docs are such that the command would run.
-func TestCommandLinesInDocs(t *testing.T) {
-	clitest.CommandLines(t, "../..", newCommand, map[string]int{"docs/cli.md": 15, "docs/getting-started.md": 8, "README.md": 4})
-}
-
 // TestManPages: each command has a page with all its flags, and groff has nothing to say against it.
 func TestManPages(t *testing.T) { clitest.ManPages(t, newCommand, 20) }
 

@@ -4,6 +4,8 @@ package clitest
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -67,6 +69,28 @@ func ManPages(t *testing.T, root func() *cobra.Command, least int) {
 	}
 }
 
+// CommandLine returns what is wrong with a command line. One that is not complete may lack arguments.
+func CommandLine(root *cobra.Command, words []string, complete bool) error {
+	root.InitDefaultCompletionCmd()
+	cmd, args, err := root.Find(words)
+	if err != nil {
+		return err
+	}
+	cmd.InitDefaultHelpFlag()
+	cmd.InitDefaultVersionFlag()
+	switch err := cmd.ParseFlags(args); {
+	case err != nil:
+		return err
+	case complete && (!cmd.HasParent() || !cmd.IsAvailableCommand()):
+		return errors.New("it is no command, or a hidden one")
+	case complete && cmd.Args != nil:
+		return cmd.ValidateArgs(cmd.Flags().Args())
+	case cmd.HasSubCommands() && cmd.Flags().NArg() > 0:
+		return fmt.Errorf("there is no command %s", cmd.Flags().Arg(0))
+	}
+	return nil
+}
+
 // CommandLines checks that the command lines in README.md and docs, below dir, are such that the program would run.
 // Files, by their paths below dir, must have at least as many as least says.
 func CommandLines(t *testing.T, dir string, root func() *cobra.Command, least map[string]int) {
@@ -94,17 +118,7 @@ func testCommandLines(t *testing.T, file string, root func() *cobra.Command, lea
 	lines := regexp.MustCompile("(?m)^(?:    +|\\$ )(?:\\$ )?(?:\\./)?" + name + " ((?:[a-z]|-)[^>|#;\n(]+)")
 	for _, m := range lines.FindAllStringSubmatch(string(text), -1) {
 		n++
-		root := root()
-		root.InitDefaultCompletionCmd()
-		cmd, args, err := root.Find(strings.Fields(m[1]))
-		if err == nil {
-			cmd.InitDefaultHelpFlag()
-			err = cmd.ParseFlags(args)
-		}
-		if err == nil && cmd.HasParent() && cmd.Args != nil {
-			err = cmd.ValidateArgs(cmd.Flags().Args())
-		}
-		if err != nil || !cmd.HasParent() || !cmd.IsAvailableCommand() {
+		if err := CommandLine(root(), strings.Fields(m[1]), true); err != nil {
 			t.Errorf("%s %s: %v", name, m[1], err)
 		}
 	}
