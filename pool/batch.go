@@ -179,13 +179,19 @@ func (b *Batch) handOver(p *Pool, credits []returned, calls *fifo, now time.Time
 	}
 	for i := range credits {
 		s := credits[i].seat
-		for range credits[i].n {
-			m, e := p.next(s, now)
+		for left := credits[i].n; left > 0; {
+			m, e, n := p.next(s, now, left)
 			if e == nil {
 				break
 			}
-			b.out = append(b.out, outgoing{m, e})
-			after.queued--
+			left -= 1 + n
+			after.queued -= int64(1 + n)
+			for e != nil {
+				next := e.next
+				e.next = nil
+				b.out = append(b.out, outgoing{m, e})
+				e = next
+			}
 		}
 	}
 	for n := 0; n < mostAtOnce && calls.head != nil; n++ {
@@ -201,9 +207,17 @@ func (b *Batch) handOver(p *Pool, credits []returned, calls *fifo, now time.Time
 			}
 			n += behind
 		default:
-			after.queued++
+			queued := 1
+			for p.asleep == 0 && calls.head != nil && calls.head.Flow == e.Flow && p.queue.n < p.opts.QueueLimit {
+				next := calls.pop() // it waits behind e, as if it was submitted by itself
+				next.queuedAt = now
+				p.queue.push(next, b.here)
+				queued++
+			}
+			n += queued - 1
+			after.queued += int64(queued)
 			if keeps {
-				after.kept++
+				after.kept += uint64(queued)
 			}
 		}
 	}

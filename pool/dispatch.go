@@ -27,14 +27,14 @@ func (p *Pool) nextAny(here int) (Member, *Entry) {
 	}
 	if p.queue.anySeat > 0 {
 		if s := p.pick(0, here, false); s != nil {
-			if m, e := p.next(s, time.Now()); e != nil {
+			if m, e, _ := p.next(s, time.Now(), 1); e != nil {
 				return m, e
 			}
 		}
 	}
 	for _, s := range p.seats {
 		if p.queue.bySeat[s.index].n > 0 {
-			if m, e := p.next(s, time.Now()); e != nil {
+			if m, e, _ := p.next(s, time.Now(), 1); e != nil {
 				return m, e
 			}
 		}
@@ -42,17 +42,17 @@ func (p *Pool) nextAny(here int) (Member, *Entry) {
 	return nil, nil
 }
 
-// next takes the next queued Call for seat s, and a credit for it. The caller holds p.mu.
-func (p *Pool) next(s *Seat, now time.Time) (Member, *Entry) {
+// next takes the next queued Call for seat s, with n more that are linked behind it, most in all, and credits for them. The
+// caller holds p.mu.
+func (p *Pool) next(s *Seat, now time.Time, most int) (m Member, e *Entry, n int) {
 	if p.held || p.closed || s.free() <= 0 || p.queue.n == 0 || !p.part.Admits(&p.place) {
-		return nil, nil
+		return nil, nil, 0
 	}
 	p.slowStart.Block(&p.slowed) // before room, or a Reply in between would not wake p
-	e := p.take(s, p.room(), now)
-	if e == nil {
-		return nil, nil
+	if e, n = p.take(s, p.room(), now, most); e == nil {
+		return nil, nil, 0
 	}
-	return p.divert(s, e).takeCredits(e, nil, 0, p.slowStart.Dispatch()), e
+	return p.divert(s, e).takeCredits(e, e.next, n, p.slowStart.Dispatch()), e, n
 }
 
 // dispatch hands e, which was queued, to m.

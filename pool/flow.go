@@ -75,6 +75,9 @@ func (e *Entry) cost() int { return max(e.Cost, leastCost) }
 // large reports whether e is a large Call.
 func (e *Entry) large() bool { return e.Cost >= largeCost }
 
+// follows reports whether e, of the same flow as the small Call o, is counted as o is.
+func (e *Entry) follows(o *Entry) bool { return !e.large() && e.Aside == o.Aside }
+
 // A Flow is one connection's share of what the queue gives to the connection's host. The zero
 // value is ready to use.
 type Flow struct {

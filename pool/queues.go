@@ -91,6 +91,20 @@ func (qs *queues) popOf(pl *place) *Entry {
 	return e
 }
 
+// popBehind removes up to most Calls that follow e, which popOf has just removed from pl, as long as it is the turn of their
+// flow, and links them behind e. It returns how many.
+func (qs *queues) popBehind(e *Entry, pl *place, most int) (n int) {
+	f, last := e.Flow, e
+	for ; n < most && f.active() && pl.turn.in() && pl.queue.front() == pl && pl.flow() == f; n++ {
+		if !f.nextFIFO().head.follows(e) {
+			break
+		}
+		last.next = qs.popOf(pl)
+		last = last.next
+	}
+	return n
+}
+
 // turn returns the queue whose turn it is, among those in which a host that is not set aside has
 // a Call that seat, whose affinity is loop, may have. If there is none, no host waits in the queue
 // that it returns.

@@ -111,11 +111,12 @@ func (p *Pool) admits(f *Flow, r room) bool {
 	return r.free > r.reserve && p.within(f.host(), r) && !p.queue.blocks(f)
 }
 
-// take removes from the queues the Call that seat s dispatches next, and returns it, or nil. The caller holds p.mu,
-// and s has a free credit.
-func (p *Pool) take(s *Seat, r room, now time.Time) *Entry {
+// take removes from the queues the Call that seat s dispatches next, and returns it, or nil. It links up to most - 1 Calls
+// behind it, n of them, that go to s as well because it is still the turn of their flow. The caller holds p.mu, and s has
+// a free credit.
+func (p *Pool) take(s *Seat, r room, now time.Time, most int) (e *Entry, n int) {
 	if r.free <= 0 {
-		return nil
+		return nil, 0
 	}
 	for r.free > r.reserve {
 		q := p.queue.turn(s.affinity, s.index, now)
@@ -131,14 +132,18 @@ func (p *Pool) take(s *Seat, r room, now time.Time) *Entry {
 			if p.hosts > 1 {
 				p.turned = now
 			}
-			return p.queue.popOf(pl)
+			e = p.queue.popOf(pl)
+			if most > 1 {
+				n = p.queue.popBehind(e, pl, min(most-1, p.mostBehind(s, e, r)))
+			}
+			return e, n
 		}
 		p.setAside(pl.host)
 	}
 	if pl := p.reserved(s, r, now.Sub(p.turned) > frozen); pl != nil {
-		return p.queue.popOf(pl)
+		e = p.queue.popOf(pl)
 	}
-	return nil
+	return e, 0
 }
 
 // thaw has the pool look again when the reserve may be given. The caller holds p.mu.

@@ -59,27 +59,40 @@ func (p *Pool) submit(e, behind *Entry, here int, now time.Time) (m Member, n in
 
 // run returns how many of the Calls in the list that begins with behind go to s with e, as if each was submitted by
 // itself. They are small Calls of the same flow, as far as s has credits and the host has room in its window. r is
-// the room that e finds. What is rare has no runs. The caller holds p.mu.
+// the room that e finds. The caller holds p.mu.
 func (p *Pool) run(s *Seat, e, behind *Entry, here int, r room) (n int) {
 	f := e.Flow
-	h := f.host()
-	if behind == nil || behind.Flow != f || e.large() || f.seatQueue == 0 && (f.seat != s || s.affinity != here) ||
-		!p.slowStart.Over() || p.part != nil || p.tryout != nil || p.asleep > 0 || !p.lately(h) {
+	if behind == nil || behind.Flow != f || f.seatQueue == 0 && (f.seat != s || s.affinity != here) {
 		return 0
 	}
-	most := min(s.free(), r.free-r.reserve)
+	most := p.mostBehind(s, e, r)
+	for x := behind; n < most && x != nil && x.Flow == f && x.follows(e); x = x.next {
+		n++
+	}
+	return n
+}
+
+// mostBehind returns how many small Calls of the flow of e may go to s behind e, as if each was dispatched by itself: as
+// many as s has credits and the host has room in its window. r is the room that e finds. What is rare has no runs. The
+// caller holds p.mu.
+func (p *Pool) mostBehind(s *Seat, e *Entry, r room) (n int) {
+	h := e.Flow.host()
+	if e.large() || !p.slowStart.Over() || p.part != nil || p.tryout != nil || p.asleep > 0 || !p.lately(h) {
+		return 0
+	}
+	most := min(s.free(), r.free-r.reserve) - 1
+	if r.reserve == 0 {
+		return most
+	}
 	now, spare := int(h.unproven), r.spare // unproven Calls of h
 	old, replies := h.old(p.age), h.replies.Young(p.age)
-	for x := behind; n+1 < most && x != nil && x.Flow == f && !x.large() && x.Aside == e.Aside; x = x.next {
-		if r.reserve > 0 {
-			was := now
-			now = unproven(old, int(h.held)+n+1, replies)
-			spare -= now - was
-			if now > 0 && p.fills(now, spare) {
-				break
-			}
+	for ; n < most; n++ {
+		was := now
+		now = unproven(old, int(h.held)+n+1, replies)
+		spare -= now - was
+		if now > 0 && p.fills(now, spare) {
+			break
 		}
-		n++
 	}
 	return n
 }
