@@ -65,12 +65,15 @@ func (c *caller) want(t *testing.T, why string, names ...string) {
 	}
 }
 
-const big = 1<<20 + 8<<10 // a block
+const (
+	block = 1<<20 + 8<<10
+	big   = block - indent // the longest lease that it holds
+)
 
 func TestWaitInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newArena(t, Options{Budget: 16 << 20})
-		c := &caller{acct: a.Account("calls", 4*big)}
+		c := &caller{acct: a.Account("calls", 4*block)}
 		var held []*Lease
 		for range 4 {
 			held = append(held, lease(t, c.acct, big))
@@ -109,7 +112,7 @@ func TestWaitInOrder(t *testing.T) {
 func TestWaitNoOvertaking(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newArena(t, Options{Budget: 16 << 20})
-		c := &caller{acct: a.Account("calls", 5*big)}
+		c := &caller{acct: a.Account("calls", 5*block)}
 		one, two := lease(t, c.acct, 2<<20), lease(t, c.acct, 2<<20)
 		refuse(t, c.acct, 2<<20, ErrBudget)
 		c.wait(2<<20, "large")
@@ -179,7 +182,7 @@ func TestWaitForOtherAccount(t *testing.T) {
 func TestWaitLostInterest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := newArena(t, Options{Budget: 16 << 20})
-		c := &caller{acct: a.Account("calls", 2*big)}
+		c := &caller{acct: a.Account("calls", 2*block)}
 		x, y := lease(t, c.acct, big), lease(t, c.acct, big)
 		c.wait(big, "gone")
 		c.wait(big, "patient")

@@ -58,7 +58,7 @@ const (
 	// extentSize is the length in octets of every extent but the last: 16.5 MiB, which
 	// the blocks of the largest classes fill without a rest. No lease crosses the border
 	// of an extent.
-	extentSize = 2 * MaxLease
+	extentSize = 2 * (MaxLease + indent)
 
 	pagesPerExtent = extentSize / pageSize
 
@@ -284,10 +284,10 @@ func classOf(n int) int {
 	if i >= len(classSizes) {
 		i = len(classSizes) - 1
 	}
-	for i > 0 && n <= classSizes[i-1] {
+	for i > 0 && n <= longest[i-1] {
 		i--
 	}
-	for n > classSizes[i] {
+	for n > longest[i] {
 		i++
 	}
 	return i

@@ -142,7 +142,7 @@ func TestNew(t *testing.T) {
 
 func TestLease(t *testing.T) {
 	a := newArena(t, Options{Budget: 64 << 20})
-	for _, size := range classSizes {
+	for _, size := range longest {
 		for _, n := range []int{0, 1, size - 1, size} {
 			l := lease(t, a, n)
 			b := l.Bytes()
@@ -155,7 +155,7 @@ func TestLease(t *testing.T) {
 			l.Resize(l.Cap())
 			clear(l.Bytes())
 			l.Resize(0)
-			if a.Used() != int64(l.Cap()) || a.Outstanding() != 1 {
+			if a.Used() != int64(BlockSize(n)) || a.Outstanding() != 1 {
 				t.Errorf("lease of %d: %d used, %d outstanding", n, a.Used(), a.Outstanding())
 			}
 			l.Release()
@@ -178,13 +178,13 @@ func TestClasses(t *testing.T) {
 		}
 		last = size
 	}
-	if last != MaxLease || 2*last != extentSize {
+	if last != MaxLease+indent || 2*last != extentSize {
 		t.Errorf("the largest class has %d octets", last)
 	}
-	for _, size := range classSizes {
+	for _, size := range longest {
 		for n := max(0, size-2); n <= size+2; n++ {
 			want := -1
-			for i, s := range classSizes {
+			for i, s := range longest {
 				if n <= s {
 					want = i
 					break
@@ -196,7 +196,7 @@ func TestClasses(t *testing.T) {
 		}
 	}
 	for n := range 70000 {
-		if i := classOf(n); n > classSizes[i] || i > 0 && n <= classSizes[i-1] {
+		if i := classOf(n); n > longest[i] || i > 0 && n <= longest[i-1] {
 			t.Fatalf("classOf(%d) = %d", n, i)
 		}
 	}
@@ -293,7 +293,7 @@ func (m *marked) release(t *testing.T, i int) {
 func TestReclaim(t *testing.T) {
 	a := newArena(t, Options{Budget: 2 * extentSize})
 	for range 2 {
-		for _, size := range classSizes {
+		for _, size := range longest {
 			all := leaseAll(a, size)
 			got := float64(len(all)*size) / float64(a.Budget())
 			if got < 0.97 {
@@ -433,7 +433,7 @@ func TestAllocs(t *testing.T) {
 	}
 	a := newArena(t, Options{Budget: 64 << 20})
 	acct := a.Account("test", 32<<20)
-	for _, size := range classSizes {
+	for _, size := range longest {
 		if n := testing.AllocsPerRun(100, func() {
 			l, err := acct.Lease(size)
 			if err != nil {

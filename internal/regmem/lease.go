@@ -107,7 +107,7 @@ func (l *Lease) end() (*Lease, *stock) {
 
 // putBack gives the block of l, which is not on loan, to its class.
 func (acct *ledger) putBack(l *Lease) {
-	a, size := acct.arena, int64(len(l.buf))
+	a, size := acct.arena, int64(classSizes[l.class])
 	l.slab.class.put(l, a.epoch.Load(), l.clean)
 	acct.used.Add(-size) // not len(l.buf): the slab may be gone by now
 	a.wake()
