@@ -14,6 +14,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
+	"github.com/rdmabridge/rdmabridge/pool/slowstart"
 	"github.com/rdmabridge/rdmabridge/proxy/admit"
 	"github.com/rdmabridge/rdmabridge/proxy/admit/gates"
 	"github.com/rdmabridge/rdmabridge/proxy/settings"
@@ -332,9 +333,9 @@ func slowStartOfAStalledUpstream(t *testing.T, message func(xid uint32) []byte) 
 		h.Eventually("each client waits, or has sent all that it may", func() bool {
 			return metric(h, `upstream_slow_start_waiting_clients{upstream="tcp"}`) == clients || in() >= all
 		})
-		// A Call that hangs for a quarter of a second makes room for another one.
+		// A Call that hangs for two ages of the slow start makes room for another one.
 		n, out := in(), p.Status(status.Query{}).Upstreams[0].Credits.Used
-		rounds := 1 + int(time.Since(began)/(250*time.Millisecond))
+		rounds := 1 + int(time.Since(began)/slowstart.Age)
 		if n > rounds*(15+clients) {
 			t.Errorf("rdma %v: %d Calls were let in of %d, want 16 and one of each client at most, %d times", rdma, n, clients*deep, rounds)
 		}
