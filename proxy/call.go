@@ -230,7 +230,7 @@ func (c *call) setReply(l *eventLoop, parts [][]byte, more int) error {
 	}
 	clear(b.Bytes()[n:])
 	c.one[0] = b.Bytes()
-	c.reply.parts, c.reply.lease, c.reply.memory = c.one[:], b, b.Cap()
+	c.reply.parts, c.reply.lease, c.reply.memory = c.one[:], b, b.Size()
 	return nil
 }
 

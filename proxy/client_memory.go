@@ -50,7 +50,7 @@ func (s *rdmaMemory) Lease(n int) (*regmem.Lease, error) {
 
 // Pulled is part of rdmaside.CallMemory.
 func (s *rdmaMemory) Pulled(l *regmem.Lease) {
-	if size := int64(l.Cap()); size > admit.TinyBlock {
+	if size := int64(l.Size()); size > admit.TinyBlock {
 		s.loop.memory.Arrived(&s.ledger, size)
 	}
 }
@@ -61,7 +61,7 @@ func (s *rdmaMemory) Release(l *regmem.Lease, whole bool) {
 		s.loop.memory.Returned(&s.ledger, s.loop.calls, l)
 		return
 	}
-	size := int64(l.Cap())
+	size := int64(l.Size())
 	l.Release()
 	if size > admit.TinyBlock {
 		s.loop.memory.Give(s.ledger.Host(), size)

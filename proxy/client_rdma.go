@@ -132,7 +132,7 @@ func (s *rdmaClient) transmit(c *call) {
 			s.abandon(c, err)
 			return
 		}
-		c.reply.memory = b.Cap()
+		c.reply.memory = b.Size()
 		copy(b.Bytes(), c.reply.parts[0])
 		c.one[0] = b.Bytes()
 		c.reply.parts, c.reply.lease = c.one[:], b

@@ -72,7 +72,7 @@ func (s *tcpClient) Run(conn *tcpframe.Conn) {
 func (s *tcpClient) Record(_ *tcpframe.Conn, r tcpframe.Buffer) {
 	b := r.(*regmem.Lease)
 	m := b.Bytes()
-	counted := s.loop.memory.Arrived(&s.ledger, int64(cap(m)))
+	counted := s.loop.memory.Arrived(&s.ledger, int64(b.Size()))
 	if xid, mtype, _ := oncrpc.MessageType(m); mtype == oncrpc.TypeReply {
 		s.loop.memory.Give(s.ledger.Host(), counted) // it is short, and on its way to the upstream
 		s.reverseReply(xid, b)

@@ -43,12 +43,12 @@ func NewReceivePool(a *regmem.Account) *ReceivePool {
 func (p *ReceivePool) lease(n int) (*regmem.Lease, error) {
 	l, err := p.account.Lease(n)
 	if err == nil {
-		p.used.Add(int64(l.Cap()))
+		p.used.Add(int64(l.Size()))
 	}
 	return l, err
 }
 
-func (p *ReceivePool) returned(l *regmem.Lease) { p.used.Add(-int64(l.Cap())) }
+func (p *ReceivePool) returned(l *regmem.Lease) { p.used.Add(-int64(l.Size())) }
 
 // fits reports whether the pool has room for n more blocks.
 func (p *ReceivePool) fits(n, block int) bool { return p.used.Load()+int64(n)*int64(block) <= p.limit }

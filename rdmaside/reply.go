@@ -29,10 +29,10 @@ func (r *Reply) Beside() bool { return r.beside }
 func (r *Reply) Held() int {
 	n := 0
 	if l := r.leases[0]; l != nil {
-		n = l.Cap()
+		n = l.Size()
 	}
 	if l := r.leases[1]; l != nil {
-		n += l.Cap()
+		n += l.Size()
 	}
 	return n
 }

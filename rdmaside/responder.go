@@ -249,7 +249,7 @@ func (c *ResponderConn) closed(err error) {
 				x.buffer = nil
 			}
 		case exchangePulling:
-			c.held -= x.pulled.Cap()
+			c.held -= x.pulled.Size()
 			x.pulled.Unpost()
 			c.drop(x)
 		case exchangeStarved, exchangeQueued:

@@ -91,7 +91,7 @@ func (c *ResponderConn) lease(x *Exchange) bool {
 	}
 	x.state = exchangePulling
 	l.Post()
-	c.held += l.Cap()
+	c.held += l.Size()
 	c.pulling.push(x)
 	return true
 }
@@ -140,7 +140,7 @@ func (c *ResponderConn) fetched(p *fabric.Completion) {
 	}
 	if c.state == up {
 		if x.fetched == len(x.pieces) {
-			c.held -= x.pulled.Cap()
+			c.held -= x.pulled.Size()
 			x.pulled.Unpost()
 			x.state = exchangeBusy
 			c.whole(x)

@@ -184,7 +184,7 @@ func TestResponderAcceptFails(t *testing.T) {
 		setup  bool // Setup fails, rather than Accept
 	}{
 		{"the pool knows", 8 << 10, 0, false},
-		{"the pool does not know", 76 << 10, 68 << 10, true},
+		{"the pool does not know", 76 << 10, 64 << 10, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -155,7 +155,7 @@ func TestLease(t *testing.T) {
 			l.Resize(l.Cap())
 			clear(l.Bytes())
 			l.Resize(0)
-			if a.Used() != int64(BlockSize(n)) || a.Outstanding() != 1 {
+			if a.Used() != int64(BlockSize(n)) || l.Size() != BlockSize(n) || a.Outstanding() != 1 {
 				t.Errorf("lease of %d: %d used, %d outstanding", n, a.Used(), a.Outstanding())
 			}
 			l.Release()

@@ -43,12 +43,15 @@ func (acct *ledger) begin(l *Lease, n int) *Lease {
 	return l
 }
 
-// Bytes returns the memory. Its length is the requested length, and its capacity is the length
-// of the block. The caller must not use it after Release.
+// Bytes returns the memory. Its length is the requested length, and its capacity is Cap. The
+// caller must not use it after Release.
 func (l *Lease) Bytes() []byte { return l.buf[:l.length] }
 
-// Cap returns the length of the block.
+// Cap returns how many octets the block can hold.
 func (l *Lease) Cap() int { return len(l.buf) }
+
+// Size returns how many octets the block takes from the budget: as BlockSize of any length that it is leased for.
+func (l *Lease) Size() int { return classSizes[l.class] }
 
 // Resize changes the length of Bytes to n, at most Cap. It does not move the octets.
 func (l *Lease) Resize(n int) {
@@ -107,7 +110,7 @@ func (l *Lease) end() (*Lease, *stock) {
 
 // putBack gives the block of l, which is not on loan, to its class.
 func (acct *ledger) putBack(l *Lease) {
-	a, size := acct.arena, int64(classSizes[l.class])
+	a, size := acct.arena, int64(l.Size())
 	l.slab.class.put(l, a.epoch.Load(), l.clean)
 	acct.used.Add(-size) // not len(l.buf): the slab may be gone by now
 	a.wake()

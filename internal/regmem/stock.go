@@ -219,10 +219,10 @@ func (s *stock) putElsewhere(l *Lease) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.back++
-	if s.octets+classSizes[l.class] > stockOctets || s.ledger.short() {
+	if s.octets+l.Size() > stockOctets || s.ledger.short() {
 		return false
 	}
-	s.octets += classSizes[l.class]
+	s.octets += l.Size()
 	s.returned = append(s.returned, l)
 	return true
 }

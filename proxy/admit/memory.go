@@ -147,7 +147,7 @@ func (m *Memory) Release(c *Charge) {
 
 // Returned releases l, in which a Call of g did not arrive whole.
 func (m *Memory) Returned(g *Client, a *regmem.Account, l *regmem.Lease) {
-	size := int64(l.Cap())
+	size := int64(l.Size())
 	a.Release(l)
 	if size > TinyBlock {
 		m.settled(g, size)

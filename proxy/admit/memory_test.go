@@ -118,7 +118,7 @@ func TestCallMemoryUnproven(t *testing.T) {
 	}
 	// What has come whole counts for the part of the unproven no more, and proves its host.
 	was := b.m.unproven[midBlock].Load()
-	size := int64(got[0].Cap())
+	size := int64(got[0].Size())
 	if n := b.m.Arrived(clients[0], size); n != size {
 		t.Errorf("a whole Call gives back %d octets, want %d", n, size)
 	}
@@ -158,7 +158,7 @@ func TestCallMemoryLine(t *testing.T) {
 	give := func() {
 		l := held[0]
 		held = held[1:]
-		size := int64(l.Cap())
+		size := int64(l.Size())
 		l.Release()
 		b.m.Give(b.known(100).host, size)
 	}
@@ -243,7 +243,7 @@ func TestHostRemembersMemory(t *testing.T) {
 	f := b.client(1)
 	h := f.host
 	l := b.lease(f, 1<<20)
-	size := b.m.Arrived(f, int64(l.Cap()))
+	size := b.m.Arrived(f, int64(l.Size()))
 	b.hosts.Leave(h)
 	g := b.client(1)
 	if g.host != h {
