@@ -33,34 +33,28 @@ func (s *Seat) improveTimer(o *Options) <-chan time.Time {
 // starting answers late, and giving an attempt up early may cost it more than the attempt.
 const AloneTimes = 3
 
-// begin waits until the seat may try to connect, and returns the attempt. It reports false if the
-// seat is not wanted any more. failed is the endpoint that the seat has just failed to connect
-// to. The caller calls dial.
+// begin returns the next attempt to connect, for which the caller calls dial. It reports false if another attempt, which
+// it has waited for, came first, or ctx has ended. failed is the endpoint that the seat has just failed to connect to.
 func (s *Seat) begin(ctx context.Context, failed string) (endpoints.Attempt, bool) {
-	for {
-		o := s.pool.options()
-		if o.Dials.Acquire(ctx) != nil {
-			return endpoints.Attempt{}, false
-		}
-		a, busy := o.Health.Pick(s.prefers(&o), o.KeepEndpoint, failed)
-		if busy == nil {
-			return a, true
-		}
-		o.Dials.Release() // so that waiting costs other upstreams nothing
-		var late <-chan time.Time
-		if !o.KeepEndpoint && len(o.Endpoints) > 1 {
-			late = time.After(endpoints.Patience)
-		}
-		select {
-		case <-busy:
-		case <-late:
-		case <-ctx.Done():
-			return endpoints.Attempt{}, false
-		}
-		if !s.wanted() {
-			return endpoints.Attempt{}, false
-		}
+	o := s.pool.options()
+	if o.Dials.Acquire(ctx) != nil {
+		return endpoints.Attempt{}, false
 	}
+	a, busy := o.Health.Pick(s.prefers(&o), o.KeepEndpoint, failed)
+	if busy == nil {
+		return a, true
+	}
+	o.Dials.Release() // so that waiting costs other upstreams nothing
+	var late <-chan time.Time
+	if !o.KeepEndpoint && len(o.Endpoints) > 1 {
+		late = time.After(endpoints.Patience)
+	}
+	select {
+	case <-busy:
+	case <-late:
+	case <-ctx.Done():
+	}
+	return endpoints.Attempt{}, false
 }
 
 // A dialled is a connection that dial has made.

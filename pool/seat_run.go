@@ -169,18 +169,21 @@ func (s *Seat) waitEnd(ctx context.Context, endpoint string, granted <-chan stru
 		o.Health.AnswersCalls(endpoint)
 	default:
 	}
-	o.Health.Ended(endpoint)
-	switch {
-	case ctx.Err() != nil:
-	case !served && !o.isLocal(err) && s.missed(), o.HostGone != nil && o.HostGone(err):
-		o.Health.Gone(endpoint, err)
-	case !errors.Is(err, ErrClosed) && !o.isLocal(err) && s.missed() && s.isFruitless():
-		o.Health.Fruitless(endpoint, began, err)
-	}
 	p.mu.Lock()
+	// The pool wanted the connection, and has another endpoint to try.
+	missed := len(p.opts.Endpoints) > 1 && !s.retired && !s.asleep && !s.resting && !o.isLocal(err)
+	fruitless := s.carried && s.lastAnswer == 0
 	s.open = nil
 	s.lost() // Closing and Ended had no effect if they ran before setMember
 	p.mu.Unlock()
+	o.Health.Ended(endpoint)
+	switch {
+	case ctx.Err() != nil:
+	case missed && !served, o.HostGone != nil && o.HostGone(err):
+		o.Health.Gone(endpoint, err)
+	case missed && fruitless && !errors.Is(err, ErrClosed):
+		o.Health.Fruitless(endpoint, began, err)
+	}
 	return served, err
 }
 
@@ -200,15 +203,6 @@ func (s *Seat) leaveMute() {
 		p.closeSoon(s.open, errMute)
 		s.clearMember()
 	}
-}
-
-// missed reports whether the pool wanted the seat's connection, which has ended without a credit, and has
-// another endpoint to try: the server answers nothing, or ends each connection.
-func (s *Seat) missed() bool {
-	p := s.pool
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.opts.Endpoints) > 1 && !s.retired && !s.asleep && !s.resting
 }
 
 // Closing stops dispatching to connection m. The connection calls it as soon as it knows that

@@ -279,10 +279,3 @@ func (s *Seat) rested() bool {
 	s.resting = false
 	return was
 }
-
-// wanted reports whether s is to make a connection.
-func (s *Seat) wanted() bool {
-	s.pool.mu.Lock()
-	defer s.pool.mu.Unlock()
-	return !s.retired && !s.asleep
-}
