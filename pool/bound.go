@@ -1,9 +1,6 @@
 package pool
 
-import (
-	"slices"
-	"time"
-)
+import "time"
 
 // Flows that are bound to a seat
 //
@@ -68,11 +65,7 @@ func (p *Pool) settle(f *Flow) {
 // rebindAll moves the flows that wait to the queues where they belong now. It is called when a seat may have become
 // absent or has come back, and when the number of seats has changed. The caller holds p.mu.
 func (p *Pool) rebindAll() {
-	var flows []*Flow
-	for q := range p.queue.all {
-		flows = slices.AppendSeq(flows, q.flows)
-	}
-	for _, f := range flows {
+	for _, f := range p.queue.waiting() {
 		p.rebind(f)
 	}
 }

@@ -1,6 +1,9 @@
 package pool
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // queues hold the Calls that wait in a pool: one queue for each loop, and one for each
 // seat, for the flows that have to use that seat (bound.go).
@@ -84,10 +87,37 @@ func (qs *queues) pushFront(e *Entry, here int) {
 	qs.pushed(e.Flow, here)
 }
 
-// popOf removes the next entry of pl.
+// popOf removes and returns the next entry of pl, whose turn it need not be.
 func (qs *queues) popOf(pl *place) *Entry {
-	e := pl.queue.popOf(pl)
-	qs.count(e.Flow, -1)
+	q, f := pl.queue, pl.flow()
+	e := f.nextFIFO().pop()
+	n := e.cost()
+	pl.turn.deficit = max(pl.turn.deficit-n, -n-quantum) // while all credits are of the reserve, it would owe ever more
+	f.turn.deficit -= n
+	weight := q.weight
+	if !pl.turn.in() {
+		weight += unitWeight * pl.weight // set aside, it competes all the same
+	}
+	q.served += int64(n*unitWeight) / int64(max(weight, 1))
+	if f.smallInRow++; e.large() {
+		f.smallInRow = 0
+	}
+	switch {
+	case f.empty():
+		f.emptied = q.served
+		pl.withdraw(f)
+	case f.turn.deficit < f.price():
+		pl.flows.pass(&f.turn)
+	}
+	qs.count(f, -1)
+	switch {
+	case pl.n == 0 || !pl.turn.in():
+	case !q.shared.lately(pl.host):
+		pl.turn.deficit = min(pl.turn.deficit, 0)
+		q.ring.pass(&pl.turn)
+	case pl.turn.deficit < pl.price():
+		q.ring.pass(&pl.turn)
+	}
 	return e
 }
 
@@ -136,24 +166,37 @@ func (qs *queues) forget(f *Flow) *Entry {
 	return list
 }
 
+// waiting returns the flows that have waiting Calls.
+func (qs *queues) waiting() (flows []*Flow) {
+	var places []*place
+	for _, q := range slices.Concat(qs.byLoop, qs.bySeat) {
+		places = slices.AppendSeq(places, q.ring.all)
+	}
+	for h := range qs.shared.aside.all {
+		for pl := h.places; pl != nil; pl = pl.another {
+			places = append(places, pl)
+		}
+	}
+	for _, pl := range places {
+		flows = slices.AppendSeq(flows, pl.flows.all)
+	}
+	return flows
+}
+
 // drain empties all queues and returns a list of all entries.
 func (qs *queues) drain() (list *Entry) {
-	for q := range qs.all {
-		for f := range q.flows {
-			list = join(qs.forget(f), list)
-		}
+	for _, f := range qs.waiting() {
+		list = join(qs.forget(f), list)
 	}
 	return list
 }
 
 // expire removes the entries that were queued before t and returns them as a list.
 func (qs *queues) expire(t time.Time) (list *Entry) {
-	for q := range qs.all {
-		for f := range q.flows {
-			old := join(f.waiting[0].expire(t), f.waiting[1].expire(t))
-			qs.removed(f, length(old))
-			list = join(old, list)
-		}
+	for _, f := range qs.waiting() {
+		old := join(f.waiting[0].expire(t), f.waiting[1].expire(t))
+		qs.removed(f, length(old))
+		list = join(old, list)
 	}
 	return list
 }
@@ -166,19 +209,7 @@ func (qs *queues) removed(f *Flow, n int) {
 	if f.empty() {
 		f.place.withdraw(f)
 	}
-	f.place.queue.removed(f.place, n)
 	qs.count(f, -n)
-}
-
-// all yields every queue. It is an iter.Seq.
-func (qs *queues) all(yield func(*queue) bool) {
-	for _, list := range [][]*queue{qs.byLoop, qs.bySeat} {
-		for _, q := range list {
-			if !yield(q) {
-				return
-			}
-		}
-	}
 }
 
 // pushed counts a Call that f has got. A queue that was empty has nothing to catch up with.
@@ -190,8 +221,24 @@ func (qs *queues) pushed(f *Flow, here int) {
 			q.served = max(q.served, o.served)
 		}
 	}
+	pl := f.place
+	if pl == nil || pl.queue != q {
+		pl = f.host().in(q)
+		f.place = pl
+	}
+	resumes := false
+	if !f.active() {
+		resumes = f.resumes(q)
+		f.turn.of = f
+		f.smallInRow = 0
+		pl.flows.put(&f.turn, resumes)
+		q.nFlows++
+		pl.weight = max(pl.weight, f.weight())
+	}
 	qs.count(f, 1)
-	q.pushed(f)
+	if pl.n == 1 {
+		pl.began(resumes)
+	}
 }
 
 // of returns the queue of f: the queue of its seat if it has to use one, otherwise the
@@ -206,10 +253,11 @@ func (qs *queues) of(f *Flow, here int) *queue {
 	return qs.byLoop[f.loopQueue-1]
 }
 
-// count adds n to the number of Calls that wait in the queue of f.
+// count adds n to the number of Calls of f that wait.
 func (qs *queues) count(f *Flow, n int) {
-	waited := qs.n > 0
+	pl, waited := f.place, qs.n > 0
 	qs.n += n
+	pl.queue.n += n
 	switch waits := qs.n > 0; {
 	case waits && !waited:
 		qs.since = time.Now()
@@ -218,6 +266,9 @@ func (qs *queues) count(f *Flow, n int) {
 	}
 	if f.seatQueue == 0 {
 		qs.anySeat += n
+	}
+	if pl.n += n; pl.n == 0 {
+		pl.ended()
 	}
 }
 

@@ -204,8 +204,13 @@ func TestQuotaEnds(t *testing.T) {
 		hog.quits = true
 		f.run(30)
 		time.Sleep(quotaRests)
-		if left := f.q.Left(); left != "" {
-			t.Errorf("left over: %s", left)
+		f.q.Set(8, true)
+		for i := range 16 {
+			submit(f.t, hog.pools[i%2], hog.flows[i%2], 200, i%2)
+		}
+		time.Sleep(time.Second)
+		if got := hog.out(); got < 7 || got > 8 {
+			t.Errorf("of a host whose Calls have ended %d are outstanding of 8 that it may have", got)
 		}
 	})
 }

@@ -334,17 +334,15 @@ func (c *chaos) live() {
 	if p.part != nil || r.free <= r.reserve {
 		return
 	}
-	for q := range p.queue.all {
-		for pl := range q.places {
-			s := p.pick(0, Elsewhere, false)
-			if i := slices.Index(p.queue.bySeat, q); i >= 0 {
-				if s = nil; i < len(p.seats) {
-					s = p.seats[i]
-				}
+	for _, f := range p.queue.waiting() {
+		s := p.pick(0, Elsewhere, false)
+		if i := slices.Index(p.queue.bySeat, f.place.queue); i >= 0 {
+			if s = nil; i < len(p.seats) {
+				s = p.seats[i]
 			}
-			if s != nil && s.free() > 0 && p.within(pl.host, r) {
-				c.t.Fatalf("after %q: a Call waits, and nothing keeps it: %+v, host %+v", c.steps[max(0, len(c.steps)-8):], r, *pl.host)
-			}
+		}
+		if s != nil && s.free() > 0 && p.within(f.Host, r) {
+			c.t.Fatalf("after %q: a Call waits, and nothing keeps it: %+v, host %+v", c.steps[max(0, len(c.steps)-8):], r, *f.Host)
 		}
 	}
 }

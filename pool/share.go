@@ -87,8 +87,8 @@ func (p *Pool) within(h *Host, r room) bool {
 	case p.lately(h) || tryPart*p.unproven < p.credits:
 		return true
 	}
-	if p.alone() {
-		return true
+	if p.hosts <= 1 && len(p.holders) <= 1 {
+		return true // it is alone, and may be another bridge
 	}
 	if h.wasAnswered() { // it was silent, or its Calls hang now
 		return h.ages.Young(p.age) == 0 && (2*r.spare > p.credits || 4*n <= r.spare)
@@ -101,9 +101,6 @@ func (p *Pool) within(h *Host, r room) bool {
 func (p *Pool) fills(unproven, spare int) bool {
 	return unproven*(100-p.opts.Share) >= spare*p.opts.Share
 }
-
-// alone reports whether there is one host only, which may be another bridge. The caller holds p.mu.
-func (p *Pool) alone() bool { return p.hosts <= 1 && len(p.holders) <= 1 }
 
 // admits reports whether a Call of f that has just come may take a credit before all Calls that
 // wait. The caller holds p.mu.
@@ -128,10 +125,7 @@ func (p *Pool) take(s *Seat, r room, now time.Time, most int) (e *Entry, n int) 
 		}
 		pl := q.front()
 		if p.within(pl.host, r) {
-			q.turned = now
-			if p.hosts > 1 {
-				p.turned = now
-			}
+			q.turned, p.turned = now, now
 			e = p.queue.popOf(pl)
 			if most > 1 {
 				n = p.queue.popBehind(e, pl, min(most-1, p.mostBehind(s, e, r)))

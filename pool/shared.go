@@ -18,7 +18,7 @@ type shared struct {
 	holders     []*Host         // hosts that hold credits
 	aside       ring[Host]      // hosts that wait and have no room in their windows; recall looks at the first
 	hosts       int             // hosts that have waiting Calls
-	turned      time.Time       // when a Call last went in its host's turn although another host waited
+	turned      time.Time       // when a Call last went in its host's turn
 	thawing     bool            // thaw has set its timer
 	tried       uint32          // the age in which a host that was not answered has got another Call, which has not come back
 	scarceFor   int             // ages for which unproven Calls have had most credits

@@ -3,7 +3,6 @@ package quota
 
 import (
 	"cmp"
-	"fmt"
 	"math"
 	"slices"
 	"sync"
@@ -363,20 +362,4 @@ func (h *Host) set(n int) {
 		t := &h.parts[i]
 		t.most.Store(int64(max(1, n*want(t)/all)))
 	}
-}
-
-// Left says what q still has of hosts that have no Calls, or nothing: for tests.
-func (q *Quota) Left() string {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	held, old := int64(0), int64(0)
-	for _, h := range q.active {
-		for i := range h.parts {
-			held, old = held+h.parts[i].held.Load(), old+h.parts[i].old.Load()
-		}
-	}
-	if len(q.active) > 1 || q.ticking || held != 0 || old != 0 { // one is forgotten when another begins
-		return fmt.Sprintf("%d hosts with %d Calls, of which %d are old; ticking %v", len(q.active), held, old, q.ticking)
-	}
-	return ""
 }
