@@ -37,6 +37,10 @@ var portNames = map[string]int{
 
 // address accepts host:port of a server. port is one that a message can propose.
 func (r *report) address(path, s string, port int) {
+	if _, err := strconv.ParseUint(s, 10, 16); err == nil {
+		r.addf(path, "%q has no host; write the server's, such as %s", s, net.JoinHostPort("10.1.0.5", s))
+		return
+	}
 	host, n, ok := r.hostPort(path, s, port)
 	switch {
 	case !ok:

@@ -36,9 +36,7 @@ func decodeValue(from, to reflect.Value) (any, error) {
 		case string, int, int64, uint64, bool:
 			return parse(fmt.Sprint(data))
 		case float64:
-			if to.Type() == reflect.TypeFor[Fraction]() {
-				return parse(fmt.Sprint(data))
-			}
+			return parse(strconv.FormatFloat(from.Float(), 'f', -1, 64))
 		}
 		return nil, fmt.Errorf("write a plain value, not %s", describe(data))
 	}

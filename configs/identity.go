@@ -26,6 +26,10 @@ func (id Identity) String() string {
 
 func (id Identity) validate(r *report) {
 	if n := len(id); id != "" && (n < minIdentity || n > maxIdentity) && !r.has("identity") {
-		r.addf("identity", "%d octets are too few or too many; write a text of %d to %d that no other bridge has", n, minIdentity, maxIdentity)
+		many := "few"
+		if n > maxIdentity {
+			many = "many"
+		}
+		r.addf("identity", "%d octets are too %s; write a text of %d to %d that no other bridge has", n, many, minIdentity, maxIdentity)
 	}
 }

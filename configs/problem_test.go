@@ -39,7 +39,7 @@ var badFiles = []struct{ name, file, want string }{
 		line 3: lgo: unknown setting; did you mean log?
 		line 4: memory.bugdet: unknown setting; did you mean budget?
 		line 4: memory.x: unknown setting; known here: budget
-		line 5: log.level: unknown setting; known here: admin, busy_poll, chunks, control, drain, handover, hardening, identity, listeners, log, loops, memory, programs, reload, rpcbind, tenants, tls, tracing, upstreams`},
+		line 5: log.level: a dot does not lead into a section; write log: {level: ...}`},
 	{"unknown deep", `
 listeners:
   - name: l
@@ -73,7 +73,7 @@ log: json
 	{"sizes", head + tail + "memory: {budget: 1GB3}\n", `
 		line 3: memory.budget: "1GB3" is not a size; write one such as 4096, 64KiB, 1MiB or 1GiB`},
 	{"size too large", head + tail + "memory: {budget: 9999999999GiB}\n", `
-		line 3: memory.budget: "9999999999GiB" is too large for a size`},
+		line 3: memory.budget: "9999999999GiB" is too large for a size; write one such as 64KiB, 1MiB or 1GiB`},
 	{"size zero", head + tail + "memory: {budget: 0}\n", `
 		line 3: memory.budget: "0" is not greater than 0; write a size such as 4096, 64KiB, 1MiB or 1GiB`},
 	{"size fraction", head + tail + "memory: {budget: 1.5GiB}\n", `

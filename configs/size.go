@@ -53,7 +53,7 @@ func ParseSize(s string) (Size, error) {
 	n, err := strconv.ParseInt(number, 10, 64)
 	switch {
 	case errors.Is(err, strconv.ErrRange) || err == nil && n > math.MaxInt64/int64(unit):
-		return 0, fmt.Errorf("%q is too large for a size", s)
+		return 0, fmt.Errorf("%q is too large for a size; write one such as 64KiB, 1MiB or 1GiB", s)
 	case err != nil && shortUnit.MatchString(s):
 		return 0, fmt.Errorf("%q has no unit of a size; write %s", s, shortUnit.ReplaceAllString(strings.ToUpper(s), "${1}${2}iB"))
 	case err != nil:

@@ -247,6 +247,10 @@ func (w *walk) key(k, v *yaml.Node, path string, sc *settings, merged bool, seen
 			w.report(k, p, "there is no such limit any more, because limits.record bounds fragments too; remove this setting")
 			return nil
 		}
+		if section, in, dotted := strings.Cut(name, "."); dotted && sc.names[section] != nil {
+			w.report(k, p, "a dot does not lead into a section; write %s: {%s: ...}", section, in)
+			return nil
+		}
 		w.report(k, p, "unknown setting; %s", sc.suggest(name))
 		return nil
 	}

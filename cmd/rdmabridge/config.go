@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 
@@ -49,6 +50,14 @@ func loadConfig(paths []string, known configs.Known) (*configs.Config, error) {
 		return nil, cli.Usage(err)
 	}
 	return c, nil
+}
+
+// fileError says why path cannot be read, and what to name in its place if it is no file.
+func fileError(path string, err error, wanted string) error {
+	if e := (*fs.PathError)(nil); errors.As(err, &e) {
+		return fmt.Errorf("%s: %w; name %s", path, e.Err, wanted)
+	}
+	return fmt.Errorf("%s: %w", path, err)
 }
 
 // filesFlag adds the flag --config, -c, which may be there several times. what says what becomes of the files.

@@ -58,7 +58,7 @@ func formatFile(out io.Writer, path string, overwrite bool) error {
 		data, err = os.ReadFile(path)
 	}
 	if err != nil {
-		return cli.Usage(err)
+		return cli.Usage(fileError(name, err, "a configuration file"))
 	}
 	formatted, err := configs.Format(name, data)
 	if err != nil {

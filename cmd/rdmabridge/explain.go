@@ -205,14 +205,14 @@ func (f *explainFlags) input(cmd *cobra.Command, args []string) (*explain.Input,
 	if len(args) > 0 && args[0] != "-" {
 		file, err := os.Open(args[0])
 		if err != nil {
-			return nil, cli.Failed(err)
+			return nil, cli.Failed(fileError(args[0], err, "a capture"))
 		}
 		defer file.Close()
 		name, r = args[0], file
 	}
 	in, err := explain.Read(r)
 	if err != nil {
-		return nil, cli.Failed(fmt.Errorf("%s: %w", name, err))
+		return nil, cli.Failed(fileError(name, err, "a capture"))
 	}
 	return in, nil
 }

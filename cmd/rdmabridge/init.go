@@ -133,6 +133,11 @@ func (p *initPlan) ask(in io.Reader, out io.Writer) error {
 			fmt.Fprintln(out, strings.TrimPrefix(err.Error(), "--"+flag+": "))
 		}
 	}
+	if p.use != "" {
+		if err := p.checkUse(); err != nil {
+			return err // before it asks what no use needs
+		}
+	}
 	err := question(&p.storage, "storage", "What is the name or the address of the storage?", "", func() error {
 		_, err := p.endpoint()
 		return err

@@ -104,6 +104,13 @@ func TestExitCodes(t *testing.T) {
 		{"a duration without unit", []string{"stats", "--over", "10"}, cli.ExitUsage, "", `must be a duration like "30s" or "5m"`},
 		{"a flag without its value", []string{"serve", "--config"}, cli.ExitUsage, "", "flag needs an argument: --config FILE: read the configuration from FILE, "},
 		{"init in a directory that is not there", []string{"init", "/not/there/bridge.yaml", "--storage", "h", "--as", "sidecar"}, cli.ExitFailed, "", "there is no directory /not/there; make it, or name another file"},
+		{"two arguments are missing", []string{"eject"}, cli.ExitUsage, "", "UPSTREAM and ENDPOINT are missing: rdmabridge eject UPSTREAM ENDPOINT\n"},
+		{"explain a directory", []string{"explain", filepath.Dir(good)}, cli.ExitFailed, "", filepath.Dir(good) + ": is a directory; name a capture\n"},
+		{"explain a file that is not there", []string{"explain", "none.pcap"}, cli.ExitFailed, "", "none.pcap: no such file or directory; name a capture\n"},
+		{"config fmt of a directory", []string{"config", "fmt", filepath.Dir(good)}, cli.ExitUsage, "", ": is a directory; name a configuration file\n"},
+		{"a directory as the socket", []string{"stats", "--socket", filepath.Dir(good)}, cli.ExitUsage, "", filepath.Dir(good) + " is no socket: name the one that"},
+		{"init as what there is not", []string{"init", "--storage", "h", "--as", "proxy"}, cli.ExitUsage, "", `--as: "proxy" is not possible here; write sidecar, gateway or reverse`},
+		{"spares that are all", []string{"size", "--clients", "9", "--calls", "1", "--bridges", "1", "--spare", "1"}, cli.ExitUsage, "", "--spare: of 1 bridges some must stay"},
 		{"explain nothing", []string{"explain", writeFile(t, "")}, cli.ExitFailed, "", "nothing is in it; name a capture"},
 		{"version", []string{"version"}, cli.ExitDone, "RDMA providers [iwarp]", ""},
 	} {

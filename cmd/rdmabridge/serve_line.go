@@ -30,7 +30,7 @@ type bridgeLine struct {
 }
 
 // lineFlags are the flags that need --from and --to.
-var lineFlags = []string{"to", "mount", "provider", "clients", "print-config", "until-unmounted"}
+var lineFlags = []string{"mount", "provider", "clients", "print-config", "until-unmounted"}
 
 // register adds the flags to cmd, which takes a configuration file in their place.
 func (l *bridgeLine) register(cmd *cobra.Command, files *[]string) {
@@ -46,6 +46,9 @@ func (l *bridgeLine) register(cmd *cobra.Command, files *[]string) {
 	needsFile := cmd.Args
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		if l.from == "" {
+			if l.to != "" {
+				return errors.New("--from is missing: where clients connect, such as --from tcp://0.0.0.0:2049")
+			}
 			for _, name := range lineFlags {
 				if f.Changed(name) {
 					return fmt.Errorf("--%s needs --from and --to: rdmabridge %s", name, cmd.Use)

@@ -91,7 +91,7 @@ func TestServeLineMistakes(t *testing.T) {
 	for line, want := range map[string]string{
 		"":                       "a configuration file is missing: rdmabridge serve -c FILE | --from URL --to URL",
 		"--from tcp://:2049":     "--to is missing: the storage, such as --to rdma://10.1.0.5",
-		"--to tcp://10.1.0.5":    "--to needs --from and --to: rdmabridge serve -c FILE | --from URL --to URL",
+		"--to tcp://10.1.0.5":    "--from is missing: where clients connect, such as --from tcp://0.0.0.0:2049",
 		"--print-config " + good: "--print-config needs --from and --to",
 		"--from tcp://:2049 --to tcp://h " + good:                            "--from and the file " + good + ": write one of the two",
 		"--from tcp://:2049 --to tcp://h -c " + good:                         "--from and the file " + good + ": write one of the two",

@@ -24,8 +24,8 @@ func TestSize(t *testing.T) {
 		{"--clients 10 --calls 1e6 --latency 1s", cli.ExitFailed, []string{"connections of one bridge, of at most 64"}},
 		{"--clients 10 --calls 1000 --bridges 100 --threads 8", cli.ExitFailed, []string{"400 connections at the storage, which takes 220"}},
 		{"--clients 10", cli.ExitUsage, []string{"--calls or --bytes is missing"}},
-		{"--clients 10 --calls 1 --bridges 2 --spare 2", cli.ExitUsage, []string{"of 2 bridges, 0 to 1 may be away"}},
-		{"--clients 10 --calls NaN", cli.ExitUsage, []string{"the Calls or the octets a second must be given"}},
+		{"--clients 10 --calls 1 --bridges 2 --spare 2", cli.ExitUsage, []string{"--spare: of 2 bridges some must stay"}},
+		{"--clients 10 --calls NaN", cli.ExitUsage, []string{"--calls and --bytes: write how much"}},
 		{"--clients 10 --calls 1 --transport ib", cli.ExitUsage, []string{"--transport is rdma or tcp"}},
 	} {
 		t.Run(c.args, func(t *testing.T) {

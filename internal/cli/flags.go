@@ -48,7 +48,11 @@ func Required(cmd *cobra.Command, names ...string) {
 func ExactArgs(all ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) < len(all) {
-			return fmt.Errorf("%s is missing: %s", strings.Join(all[len(args):], " and "), usageOf(cmd))
+			verb := "is"
+			if len(all)-len(args) > 1 {
+				verb = "are"
+			}
+			return fmt.Errorf("%s %s missing: %s", strings.Join(all[len(args):], " and "), verb, usageOf(cmd))
 		}
 		return AtMost(len(all))(cmd, args)
 	}

@@ -58,6 +58,12 @@ type UnreachableError struct {
 
 func (e *UnreachableError) Error() string { return e.Text }
 
+// isSocket reports whether path is a socket.
+func isSocket(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().Type() == os.ModeSocket
+}
+
 // dial connects to the socket at path. It refuses a socket that another user has put there.
 func dial(ctx context.Context, path string) (*net.UnixConn, error) {
 	var d net.Dialer
@@ -68,6 +74,8 @@ func dial(ctx context.Context, path string) (*net.UnixConn, error) {
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return nil, &UnreachableError{Path: path, Text: nobody(path), absent: true}
+	case errors.Is(err, syscall.ECONNREFUSED) && !isSocket(path):
+		return nil, unreachable("%s is no socket: name the one that the bridge listens at, such as /run/rdmabridge/control.sock", path)
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return nil, unreachable("no process listens at %s any more: the bridge that made it has ended", path)
 	case errors.Is(err, os.ErrPermission):

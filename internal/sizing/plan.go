@@ -68,15 +68,15 @@ type Plan struct {
 func (d *Demand) validate() error {
 	switch {
 	case d.Clients < 1 || d.Clients > 100_000_000:
-		return errors.New("there must be 1 to 100,000,000 clients")
+		return errors.New("--clients: write 1 to 100,000,000 of them")
 	case d.Bridges < 1 || d.Bridges > 100_000:
-		return errors.New("there must be 1 to 100,000 bridges")
+		return errors.New("--bridges: write 1 to 100,000 of them")
 	case d.Spare < 0 || d.Spare >= d.Bridges:
-		return fmt.Errorf("of %d bridges, 0 to %d may be away", d.Bridges, d.Bridges-1)
+		return fmt.Errorf("--spare: of %d bridges some must stay; write a number from 0 to %d, or more --bridges", d.Bridges, d.Bridges-1)
 	case !(d.Calls >= 0 && d.Calls <= 1e12) || !(d.Octets >= 0 && d.Octets <= 1e15) || d.Calls == 0 && d.Octets == 0:
-		return errors.New("the Calls or the octets a second must be given, and be positive")
+		return errors.New("--calls and --bytes: write how much the clients do in a second, in one of the two or in both, more than 0")
 	case d.Latency <= 0 || d.Latency > time.Minute:
-		return errors.New("the latency must be more than 0 and at most 1m")
+		return errors.New("--latency: write how long the storage takes for a Call, more than 0 and at most 1m")
 	case d.Grant < 1 || d.Grant > 4096 || d.Connections < 0 || d.Threads < 0:
 		return errors.New("a connection has 1 to 4096 credits, and connections and threads are not negative")
 	case d.Largest < 4096 || d.Largest > 8<<20:
