@@ -37,8 +37,8 @@ var badDays = []struct {
 }
 
 // TestBadDays: the page, the JSON, stats and doctor name what is wrong with each upstream of badDays, and with a listener
-// whose clients ask for a program that has no route. They name nothing else: an idle bridge has no slow start. At last
-// the configuration file disappears.
+// whose clients ask for a program that has no route. They name nothing else: an idle bridge has no slow start. Then the
+// configuration file breaks, a certificate disappears, and at last the file does.
 func TestBadDays(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -149,6 +149,22 @@ reload: {watch: 100ms}
 	if _, out, errOut := run("check", x.path); !strings.Contains(out+errOut, "nothing uses upstream mountd") {
 		t.Errorf("check does not warn of the upstream that nothing uses: %s%s", out, errOut)
 	}
+	if strings.Contains(strings.ToLower(out+inJSON), "slow start") || strings.Contains(fmt.Sprint(report.Findings), "slow") {
+		t.Errorf("a slow start that nobody waits for is a problem in stats or doctor:\n%s%+v", out, report.Findings)
+	}
+
+	// The file breaks. Whoever asks by the file is answered, and told so.
+	x.write(string(readFile(t, x.path)) + "nothing: 1\n")
+	want[x.path] = [2]string{status.CodeConfigRefused, "nothing: unknown setting"}
+	testkit.Eventually(t, "stats -c says in JSON that the file is refused", func() bool {
+		_, out, _ := run("stats", "-c", x.path, "--json")
+		return strings.Contains(out, `"code": "`+status.CodeConfigRefused+`"`)
+	})
+	for _, verb := range []string{"stats", "doctor"} {
+		if _, out, errOut := run(verb, "-c", x.path); !strings.Contains(out+errOut, "nothing: unknown setting") {
+			t.Errorf("%s does not say what is wrong with the file:\n%s%s", verb, out, errOut)
+		}
+	}
 	t.Run("page", func(t *testing.T) {
 		p := browser.Start(t).Open(t, url, browser.Look{Width: 1280, Height: 900})
 		p.Until("the page has all the problems", fmt.Sprintf("document.querySelectorAll('#problems li').length === %d", len(want)))
@@ -160,6 +176,10 @@ reload: {watch: 100ms}
 		}
 	})
 
+	must(t, os.Remove(filepath.Join(dir, "servers.pem")))
+	if code, out, errOut := run("stats", "-c", x.path); code != cli.ExitDone || !strings.Contains(out, "nothing: unknown setting") {
+		t.Errorf("stats -c without a certificate that the file names: %d\n%s%s", code, out, errOut)
+	}
 	must(t, os.Rename(x.path, x.path+"~"))
 	testkit.Eventually(t, "stats says that the file is gone", func() bool {
 		_, out, _ := run("stats", "--socket", filepath.Join(dir, "c.sock"), "--json")
