@@ -193,8 +193,18 @@ func TestLargeCallsKeepToThemselves(t *testing.T) {
 		}
 		byIndex[0].finish(t)
 		byIndex[1].finish(t)
-		if x, y := used(&Flow{}, 200, 4), used(&Flow{}, 200, 4); x[0] != 4 || y[1] != 4 {
+		a, b = &Flow{}, &Flow{}
+		if x, y := used(a, 200, 4), used(b, 200, 4); x[0] != 4 || y[1] != 4 {
 			t.Errorf("small Calls alone of two clients went %v and %v", x, y)
+		}
+		large := used(hog, 1<<20, 8)
+		if large[0] > 0 && large[1] > 0 {
+			t.Errorf("beside small Calls on both connections large ones went %v", large)
+		}
+		for _, f := range []*Flow{a, b} {
+			if by := used(f, 200, 4); by[0] > 0 && large[0] > 0 || by[1] > 0 && large[1] > 0 {
+				t.Errorf("small Calls went %v, and large ones before them %v", by, large)
+			}
 		}
 	})
 }
