@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net/url"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -195,7 +197,10 @@ func (f *captureFlags) run(ctx context.Context, cmd *cobra.Command) error {
 	} else {
 		err = errors.Join(files.Copy(s), files.Close())
 	}
-	if err != nil {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return cli.Failed(fmt.Errorf("there is no directory %s; make it, or name another file", filepath.Dir(f.write)))
+	case err != nil:
 		return cli.Failed(fmt.Errorf("the capture is not whole: %w", err))
 	}
 	say("%s", s.Trailer.Get(tap.SummaryTrailer))

@@ -160,6 +160,7 @@ func TestCommands(t *testing.T) {
 		{[]string{"return", "two", "127.0.0.1:9"}, cli.ExitFailed, "its endpoints: 127.0.0.1:1"},
 		{[]string{"disconnect", "somebody"}, cli.ExitFailed, `"somebody" is no address`},
 		{[]string{"disconnect", "10.0.0.0/8"}, cli.ExitFailed, "no client is connected from 10.0.0.0/8"},
+		{[]string{"capture", "-w", "/srv/none/x.pcapng", "--duration", "10ms"}, cli.ExitFailed, "there is no directory /srv/none; make it, or name another file"},
 	} {
 		code, out, errOut := run(append(tt.args, socket)...)
 		got := out
