@@ -31,6 +31,9 @@ import (
 // A Call that waits for its turn is read and not begun yet. One that is answered here is neither asked nor sent. It may
 // fail, and be sent and replied to, several times.
 //
+// A short Reply that the client's connection copies as it comes ends its Call at once: passed is told in place of replied,
+// delivered, lent and settled, and passedRun behind the last such Reply.
+//
 // Who is not configured is not told: a Call looks once at each place whether anybody watches.
 
 // An account is told of the Calls of one loop's clients, and of those on its connections to upstreams. It belongs to
@@ -173,6 +176,33 @@ func (a *account) held(c *call) {
 	c.owner.front.counts.Results[observe.ResultAbsorbed].Inc()
 }
 
+// passed notes that the upstream has answered c with m, which the client's connection copies, and that c is over, while
+// nobody looks at Calls. passedRun follows, once for several such Calls of one client to one upstream.
+func (a *account) passed(c *call, m []byte) {
+	f, p, u, now, known := c.owner.front, &c.progress, c.up, a.tcp.Now(), c.rdma.Analysis.Known
+	c.entry.Answered()
+	u.Watch.Spoke(c.h.Program, c.h.Version)
+	if !known {
+		u.LearnLength(len(m))
+	}
+	if c.charge.InSlowStart() || !u.SlowStart.Over() {
+		u.Admission.Answered(&c.charge, c.entry.Cost, a.here)
+	}
+	a.tally.Passed(&f.seen, p, c.rdma.XID, m, c.h.Protection, now)
+	f.ledger.Pass(&c.charge, p.Size, len(m), known)
+	if f.ledger.Limited() {
+		f.ledger.ChargeReply(now, len(m))
+	}
+}
+
+// passedRun notes that passed was told of n Calls to u.
+func (a *account) passedRun(u *upstream.Upstream, n int) {
+	counts := &u.Counts[a.here]
+	counts.Sent.Add(uint64(n))
+	counts.Replied.Add(uint64(n))
+	u.Settled(a.here, n)
+}
+
 // copied notes what became of n Replies of f that its connection had copied: the client has them, or never will.
 func (a *account) copied(f *front, n int, written bool) {
 	r := observe.ResultReplied
@@ -193,7 +223,7 @@ func (a *account) settled(c *call) {
 		a.showSettled(c)
 	}
 	if c.up != nil {
-		c.up.Settled(a.here)
+		c.up.Settled(a.here, 1)
 	}
 	if c.charge.InSlowStart() {
 		c.up.Admission.Dropped(&c.charge, c.entry.Cost)

@@ -146,9 +146,6 @@ func (s *rdmaClient) transmit(c *call) {
 	}
 }
 
-// copy is part of client.
-func (s *rdmaClient) copy([]byte) bool { return false }
-
 // settled is part of client.
 func (s *rdmaClient) settled(*call) { s.quiet = s.loop.Now() }
 

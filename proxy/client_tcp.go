@@ -205,7 +205,7 @@ func (s *tcpClient) transmit(c *call) {
 	s.limit()
 }
 
-// copy is part of client.
+// copy sends m, if the connection can copy it.
 func (s *tcpClient) copy(m []byte) bool {
 	if !s.conn.SendCopy(m) {
 		return false

@@ -57,10 +57,6 @@ var (
 
 // answered hands the upstream's Reply on, on the loop l of its connection. The credit has been returned.
 func (c *call) answered(l *eventLoop) {
-	if c.progress.Copied {
-		c.client().passed(c)
-		return
-	}
 	here := l.index
 	if a := &c.rdma.Analysis; (a.SessionOps != 0 || a.Lower&ulb.Results != 0 || c.stump != 0) && !c.restore(l) {
 		return

@@ -1,14 +1,12 @@
 package proxy
 
 import (
-	"encoding/binary"
 	"errors"
 	"io"
 	"net/netip"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
-	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/internal/tlsconf"
 	"github.com/rdmabridge/rdmabridge/proxy/admit"
 	"github.com/rdmabridge/rdmabridge/proxy/admit/gates"
@@ -67,10 +65,8 @@ type client interface {
 	// transmit sends c's Reply, after front.lend. c.Release is called when the client has
 	// the Reply, or never will have it.
 	transmit(c *call)
-	// copy sends m, the Reply to a Call that goes to transmit next, if the connection can copy it.
-	copy(m []byte) bool
-	// settled is called before front.settle counts the result of c, which it may change. It is not when copy has sent
-	// the Reply.
+	// settled is called before front.settle counts the result of c, which it may change. It is not when the connection
+	// copies the Reply.
 	settled(c *call)
 	// fail ends the connection because of a Call that gets no Reply. front.settle follows,
 	// which aborts the Call's Exchange. That ends the connection of an RDMA client, so its
@@ -156,36 +152,6 @@ func (f *front) deliver(c *call) {
 		f.account().delivered(c)
 		f.client.transmit(c)
 	}
-}
-
-// copyReplyOn has the connection copy m, the Reply to c, which comes on the loop l and is nobody's when c is answered.
-// It reports false, and does nothing, if the Reply may have to be changed, or be kept for others or for later.
-// Otherwise passed ends c.
-func (f *front) copyReplyOn(l *eventLoop, c *call, m []byte) bool {
-	p, a := &c.progress, &c.rdma.Analysis
-	if f.loop != l || c.sent.writing || c.usesSeldom || c.stump != 0 || a.Lower&ulb.Results != 0 || a.SessionOps != 0 ||
-		p.Result != observe.ResultGone || f.ended.get() || l.account.watched() {
-		return false
-	}
-	binary.BigEndian.PutUint32(m, p.ClientXID)
-	if !f.client.copy(m) {
-		binary.BigEndian.PutUint32(m, c.rdma.XID)
-		return false
-	}
-	p.Copied = true
-	return true
-}
-
-// passed ends c, of whose Reply the connection has a copy, which has told who counts that the upstream has answered.
-func (f *front) passed(c *call) {
-	if r := c.queue.lane; r != nil {
-		r.Replied(&c.session, &c.h, c.rdma.Message, &c.rdma.Analysis, c.reply.parts, c.signed)
-	}
-	c.setState(callReplying)
-	c.progress.Result = observe.ResultReplied
-	f.account().delivered(c)
-	f.account().lent(c)
-	f.settle(c)
 }
 
 // lend charges the client with the memory of c's Reply until the client has the Reply. When the

@@ -27,6 +27,7 @@ type eventLoop struct {
 
 	users   *identity.Users
 	account account
+	replied replyRun
 
 	calls, replies *regmem.Account   // the Proxy's accounts, with a stock for this loop
 	ample          bool              // most of calls was free at the end of the last pass
@@ -40,6 +41,7 @@ func newLoop(
 ) *eventLoop {
 	n := &eventLoop{index: index, tcp: l, memory: memory, users: identity.NewUsers()}
 	n.account.loop, n.account.tcp, n.account.here, n.account.tally.Arrange = n, l, index, n.arrange
+	n.replied.loop = n
 	run := func(f func()) { l.Post(loop.TaskFunc(f)) }
 	n.calls, n.replies = calls.Local(n.arrange, run), replies.Local(n.arrange, run)
 	n.metrics, n.batch = m.Local(n.arrange), pool.NewBatch(index, n.arrange, warm)

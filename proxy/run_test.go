@@ -6,8 +6,10 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"testing"
 
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rules"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
@@ -102,5 +104,63 @@ func TestRunOfCalls(t *testing.T) {
 		if len(runXIDs) < 300 || !maps.Equal(singleXIDs, runXIDs) {
 			t.Errorf("to %s: the server saw other Calls, or other XIDs, when they came in a run", upstream)
 		}
+	}
+}
+
+// TestRunOfOneClient: a run of 64 Calls of one client delays the single Calls of others, which come behind it while the
+// server is busy, by no more than the octets that the client may send in one turn: 16 short Calls.
+func TestRunOfOneClient(t *testing.T) {
+	t.Parallel()
+	const credits, run, singles, turn = 4, 64, 4, 16
+	h := proxytest.NewHarness(t, budget)
+	var mu sync.Mutex
+	var order []byte // of the Calls that the server got: the first octet of the file
+	gate := &proxytest.Gate{PassNull: true}
+	s := h.TCPServer(proxytest.Behaviour{Gate: gate, InterceptTCP: func(c *oncrpc.Call, _ *proxytest.TCPConn) ([]byte, bool) {
+		if c.Procedure != 0 {
+			mu.Lock()
+			defer mu.Unlock()
+			order = append(order, c.Message[c.Args+4])
+		}
+		return nil, false
+	}})
+	p := h.Proxy([]settings.ListenerOptions{{Name: "tcp", Address: "127.0.0.1:0", Upstream: "tcp"}}, []settings.UpstreamOptions{
+		{Name: "tcp", Endpoints: []string{s.Addr()}, Connections: 1, Credits: credits, Share: 100, SlowStart: 1024},
+	})
+	came := func(n int) {
+		h.Eventually(fmt.Sprintf("%d Calls have come", n), func() bool {
+			return metric(h, `listener_received_calls_total{listener="tcp"`) == n
+		})
+	}
+	send := func(file byte, first, n uint32) (replies []<-chan []byte) {
+		var calls [][]byte
+		for i := range n {
+			calls = append(calls, proxytest.GetattrCallOf(first+i, []byte{file, 0, 0, 0}))
+		}
+		replies, err := h.Client(p.Addr("tcp")).GoAll(calls...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return replies
+	}
+	gate.Shut()
+	all := send('r', 1, run)
+	came(run)
+	for i := range uint32(singles) {
+		all = append(all, send('s', 1000+i, 1)...)
+		came(run + 1 + int(i))
+	}
+	gate.Open()
+	for _, ch := range all {
+		if _, ok := <-ch; !ok {
+			t.Fatal("a client's connection ended")
+		}
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	last := bytes.LastIndexByte(order, 's')
+	t.Logf("the server got %s", order)
+	if most := credits + turn + singles; len(order) != run+singles || last >= most {
+		t.Errorf("the last single Call was number %d of %d, want it among the first %d: %s", last+1, len(order), most, order)
 	}
 }

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"time"
 
@@ -43,7 +44,7 @@ func dialRDMA(ctx context.Context, u *upstream.Upstream, l *eventLoop, d *upstre
 		Memory: l.replies, Registry: u.Registry,
 		Credits: uo.Credits, CallInline: uo.CallInline, ReplyInline: uo.ReplyInline,
 		Deadline: uo.CallTimeout, RemoteInvalidation: true,
-		Take: takeReply, Warm: warmAnswered, Cold: l.cold,
+		Take: takeReply, Took: l.replied.end, Warm: warmAnswered, Cold: l.cold,
 		Log: u.Log, Lines: &u.Refusals, Metrics: u.Counts[l.index].Requester,
 	}
 	if c != nil {
@@ -219,10 +220,19 @@ func (m *rdmaConn) Waits() bool { return m.r.Outstanding() > 0 }
 // takeReply has the client's connection copy msg, the Reply to rc, if it can. rdmaside.RequesterOptions.
 func takeReply(rc *rdmaside.Call, msg []byte) bool {
 	c, ok := rc.Owner.(*call)
-	if !ok || !c.client().copyReplyOn(c.conn.(*rdmaConn).loop, c, msg) {
-		return false // of a probe, or to be kept
+	if !ok {
+		return false // of a probe
 	}
-	c.one[0] = msg
+	r := &c.conn.(*rdmaConn).loop.replied
+	if !r.takes(c) {
+		return false
+	}
+	binary.BigEndian.PutUint32(msg, c.progress.ClientXID)
+	if !r.client.conn.SendCopy(msg) {
+		binary.BigEndian.PutUint32(msg, c.rdma.XID)
+		return false
+	}
+	c.one[0], c.progress.Copied = msg, true
 	return true
 }
 
@@ -232,10 +242,10 @@ func (m *rdmaConn) done(c *call, err *rdmaside.CallError) {
 	if err == nil {
 		m.probe.Replied(&c.entry)
 		if c.progress.Copied {
-			c.reply.parts, c.reply.memory = c.one[:], len(c.one[0])
-		} else {
-			c.reply.parts, c.reply.lease, c.reply.memory = c.rdma.Reply.Parts(), &c.rdma.Reply, c.rdma.Reply.Held()
+			m.loop.replied.took(c, c.one[0])
+			return
 		}
+		c.reply.parts, c.reply.lease, c.reply.memory = c.rdma.Reply.Parts(), &c.rdma.Reply, c.rdma.Reply.Held()
 		m.loop.account.replied(c)
 		m.loop.batch.Done(seat, &c.entry)
 		c.answered(m.loop)

@@ -268,18 +268,22 @@ func (m *tcpConn) Security() *status.TLS {
 
 // Run is part of tcpframe.RunHandler. It takes Replies that their clients' connections copy at once.
 func (m *tcpConn) Run(conn *tcpframe.Conn) {
+	run := &m.loop.replied
 	for msg := conn.Next(); msg != nil; msg = conn.Next() {
 		xid, _, _ := oncrpc.MessageType(msg)
 		at, c := m.pending.Find(xid)
-		if c == nil || m.ending || oncrpc.CheckReply(msg) != nil || !c.client().copyReplyOn(m.loop, c, msg) {
+		if c == nil || m.ending || oncrpc.CheckReply(msg) != nil || !run.takes(c) || !conn.Relay(run.client.conn, msg) {
 			break
 		}
-		conn.Took(msg, 0)
-		m.heard = m.loop.Now()
 		m.unlinkAt(c, at)
 		m.answered(c.sent.at)
-		m.replied(c, msg[:len(msg):len(msg)], nil)
+		m.probe.Replied(&c.entry)
+		run.took(c, msg)
 	}
+	if run.calls > 0 {
+		m.heard = m.loop.Now()
+	}
+	run.end()
 	if m.leaving {
 		m.leave()
 	}

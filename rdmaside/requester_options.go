@@ -72,6 +72,7 @@ type RequesterOptions struct {
 	// the owner needs it no longer than that, and c.Reply stays empty; the octets may have been changed then. nil
 	// takes none.
 	Take func(c *Call, reply []byte) bool
+	Took func() // follows the last of the Replies that have come together; not nil if Take is not
 
 	// Warm reads an octet of each cache line of c and what belongs to it that its Reply needs, and returns
 	// something that depends on all of them. nil does nothing. While Cold reports that the memory of Calls has mostly

@@ -30,6 +30,9 @@ func (r *Requester) completed(cs []fabric.Completion) {
 			r.invalidated(c)
 		}
 	}
+	if r.opts.Took != nil {
+		r.opts.Took()
+	}
 	r.tellGrant()
 	r.metrics.add(&r.tally)
 }

@@ -17,6 +17,7 @@ type Loop struct {
 	outPool
 	run       []byte   // what a Conn's deliverAll parses; nil outside of it
 	runAt     int      // octets of run that were taken
+	relay     relay    // the last of them, which another Conn is to copy
 	timed     []*Conn  // the connections that sweep looks at
 	wire      []byte   // octets of TLS records, during one open
 	spareOuts [][]byte // spare buffers of TLS records

@@ -117,6 +117,7 @@ func (c *Conn) deliverAll(b []byte) (n int, ok bool) {
 	for ok = true; ok; {
 		if c.runner != nil {
 			c.runner.Run(c)
+			l.endRelay()
 		}
 		m := c.Next()
 		if m == nil {

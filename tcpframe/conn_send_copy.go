@@ -23,7 +23,16 @@ func (c *Conn) SendCopy(m []byte) bool {
 	if !c.copies(len(m)) {
 		return false
 	}
-	r, n := c.tail, markLen+len(m)
+	to := c.place(1, markLen+len(m))
+	putMark((*[markLen]byte)(to), len(m))
+	copy(to[markLen:], m)
+	return true
+}
+
+// place queues so many records, which the caller writes to the n octets that place returns, with their marks. n is at most
+// copyBlock.
+func (c *Conn) place(records, n int) []byte {
+	r := c.tail
 	if r == nil || r.block == nil || r.block.n+n > copyBlock {
 		r = c.loop.takeBlock()
 		if !c.owes() {
@@ -32,16 +41,59 @@ func (c *Conn) SendCopy(m []byte) bool {
 		c.enqueue(r, false)
 	}
 	b := r.block
-	to := b.buf[b.n:][:n]
-	putMark((*[markLen]byte)(to), len(m))
-	copy(to[markLen:], m)
+	at := b.n
 	b.n += n
-	b.records++
+	b.records += records
 	r.size = b.n
 	c.outbound += int64(n)
 	c.copied += n
 	c.sock.FlushSoon()
+	return b.buf[at:b.n]
+}
+
+// A relay is records, one behind the other in a run, that a Conn is to copy. They are copied in one piece, when the next
+// record is not for that Conn or does not fit beside them, or when the run ends. A relay of a loop without a run is empty.
+type relay struct {
+	to      *Conn // nil for none
+	records int
+	octets  int // with the marks
+	room    int // the most octets that the piece may have
+}
+
+// Relay takes m, which Next has returned, and has to, a Conn of the same loop, do what SendCopy does with it. It reports
+// false, and does nothing, where SendCopy would. The octets are copied later: until its Run returns, the handler may
+// write to them. For RunHandler.Run.
+func (c *Conn) Relay(to *Conn, m []byte) bool {
+	r := &c.loop.relay
+	n := markLen + len(m)
+	if to != r.to || r.octets+n > r.room || len(m) > copyUpTo {
+		c.loop.endRelay()
+		if !to.copies(len(m)) {
+			return false
+		}
+		r.to, r.room = to, copyBlock
+		if t := to.tail; t != nil && t.block != nil && t.block.n+n <= copyBlock {
+			r.room -= t.block.n
+		}
+	}
+	r.records++
+	r.octets += n
+	c.Took(m, 0)
 	return true
+}
+
+// endRelay has the Conn copy what Relay has collected.
+func (l *Loop) endRelay() {
+	r := l.relay
+	if r.to == nil {
+		return
+	}
+	l.relay = relay{}
+	if r.to.state != open { // since the records were taken
+		r.to.tellCopied(r.records, 0)
+		return
+	}
+	copy(r.to.place(r.records, r.octets), l.run[l.runAt-r.octets:l.runAt])
 }
 
 // copies reports whether SendCopy takes a record of n octets.

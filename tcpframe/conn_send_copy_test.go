@@ -166,3 +166,102 @@ func (copySender) Record(c *Conn, b Buffer) {
 	c.SendCopy(b.Bytes())
 	b.Release()
 }
+
+// A relayer has two other connections of its loop copy what it can of its runs.
+type relayer struct {
+	*recorder
+	to     [2]*Conn
+	after  func() // follows each record that was relayed
+	relays [2]int
+}
+
+func (r *relayer) Run(c *Conn) {
+	for m := c.Next(); m != nil; m = c.Next() {
+		to := int(m[5])
+		if m[4]%7 == 0 || !c.Relay(r.to[to], m) {
+			return
+		}
+		m[6] = 0xff // the connection copies it later
+		r.relays[to]++
+		r.after()
+	}
+}
+
+// relays sends n records in one piece to a relayer on the loop of two copiers, and returns what it left to Record. Each
+// record has its number, that of the copier, and whether it was relayed, in three octets.
+func relays(t *testing.T, n, size int, after func(*relayer)) (r *relayer, copiers [2]*copier, peers [2]*peer, left [][]byte) {
+	e := startEngine(t, EngineOptions{Loops: 1})
+	all := make(chan RecordHandler, 3)
+	l := listen(t, e, ListenOptions{}, func(*Conn) RecordHandler { return <-all })
+	r = &relayer{recorder: newRecorder()}
+	r.after = func() { after(r) }
+	r.record = func(c *Conn, b Buffer) {
+		left = append(left, bytes.Clone(b.Bytes()))
+		b.Release()
+	}
+	for i := range copiers {
+		copiers[i] = &copier{recorder: newRecorder()}
+		opened := make(chan *Conn, 1)
+		copiers[i].opened = func(c *Conn) { opened <- c }
+		all <- copiers[i]
+		peers[i] = dialPeer(t, l)
+		r.to[i] = <-opened
+	}
+	all <- r
+	p := dialPeer(t, l)
+	var out []byte
+	for i := range n {
+		m := make([]byte, 8+4*(i*size%(copyUpTo/4)))
+		m[4], m[5] = byte(i), byte(i/5%2)
+		out = append(out, fragment(true, m)...)
+	}
+	p.send(out)
+	p.Close()
+	r.wait(t, "its peer closes")
+	return r, copiers, peers, left
+}
+
+// TestRelay: the records of a run arrive where they are relayed to, with what was written to them, in order, and each
+// once. Those that are left, or too long to be copied, come to Record.
+func TestRelay(t *testing.T) {
+	const records = 100 // SendCopy takes no more octets for each of the two
+	r, copiers, peers, left := relays(t, records, 13, func(*relayer) {})
+	next := 0
+	for i := range records {
+		n := 8 + 4*(i*13%(copyUpTo/4))
+		var m []byte
+		relayed := i%7 != 0 && n <= copyUpTo
+		if relayed {
+			m = peers[i/5%2].readRecord()
+		} else {
+			m = left[next]
+			next++
+		}
+		if len(m) != n || int(m[4]) != i || (m[6] == 0xff) != relayed {
+			t.Fatalf("record %d of %d octets came as %d octets, % x", i, n, len(m), m[:8])
+		}
+	}
+	for i, c := range copiers {
+		peers[i].Close()
+		c.wait(t, "the peer closes")
+		if n := int(c.written.Load()); n != r.relays[i] || c.dropped.Load() != 0 {
+			t.Errorf("copied %d records, and dropped %d, want %d and 0", n, c.dropped.Load(), r.relays[i])
+		}
+	}
+	if len(left) < records/7 || r.relays[0] < 30 || r.relays[1] < 30 {
+		t.Errorf("%d were left, and %v relayed", len(left), r.relays)
+	}
+}
+
+// TestRelayToEnded: records that were relayed to a connection which ends before they are copied count as not written.
+func TestRelayToEnded(t *testing.T) {
+	r, copiers, _, _ := relays(t, 5, 1, func(r *relayer) {
+		if r.relays[0] == 3 {
+			r.to[0].Abort(io.ErrClosedPipe)
+		}
+	})
+	copiers[0].wait(t, "it was aborted")
+	if n := copiers[0].dropped.Load(); n != 4 || r.relays[0] != 4 || copiers[0].written.Load() != 0 {
+		t.Errorf("%d of %d records were dropped, and %d written", n, r.relays[0], copiers[0].written.Load())
+	}
+}

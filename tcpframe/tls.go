@@ -48,6 +48,7 @@ func (c *Conn) StartTLS(t *TLS) {
 		panic("BUG: tcpframe: StartTLS on a Conn that has TLS")
 	}
 	_ = c.handler.(TLSHandler)
+	c.loop.endRelay() // what it has for this Conn leaves in plain text
 	c.tls = newSession(c, t)
 	c.stall = stallCheck{}
 	c.first = nil // SendFirst must not pass the records that leave in plain text

@@ -237,6 +237,19 @@ func (g *Client) Lend(c *Charge, memory int, bounded bool) {
 	}
 }
 
+// Pass does what Lend and Settle do, for a Reply that the client's connection has copied.
+func (g *Client) Pass(c *Charge, size int32, memory int, bounded bool) {
+	if g.member != nil || !bounded {
+		g.Lend(c, memory, bounded)
+		g.Settle(c, size)
+		return
+	}
+	g.calls--
+	g.owed -= int64(c.Expected)
+	g.taken += int64(memory)
+	c.counted = false
+}
+
 // Settle ends what counts for a Call of size octets. The client has the Reply, or will never have it.
 func (g *Client) Settle(c *Charge, size int32) {
 	if !c.counted {

@@ -95,6 +95,32 @@ func ClassOf(m []byte, p oncrpc.Protection, kind ulb.StatusKind) (c Class, numbe
 	return statusClass(number), number, true
 }
 
+// A latestClass is the class of the Reply that was classified last, for the next one, which mostly begins as that did.
+type latestClass struct {
+	first      [3]uint64 // octets of the Reply, from behind its XID to the status
+	protection oncrpc.Protection
+	kind       ulb.StatusKind
+	class      Class
+	set        bool
+}
+
+// classOf returns what ClassOf does.
+func (l *latestClass) classOf(m []byte, p oncrpc.Protection, kind ulb.StatusKind) Class {
+	if len(m) < noVerifier+4 {
+		c, _, _ := ClassOf(m, p, kind)
+		return c
+	}
+	first := [...]uint64{binary.BigEndian.Uint64(m[4:]), binary.BigEndian.Uint64(m[12:]), binary.BigEndian.Uint64(m[20:])}
+	if l.set && first == l.first && p == l.protection && kind == l.kind {
+		return l.class
+	}
+	c, _, _ := ClassOf(m, p, kind)
+	// Without protection, and with a verifier that has no body, only those octets decide, except about locks.
+	plain := p == oncrpc.ProtectNone && kind != ulb.LockStatus && uint32(first[1]) == 0
+	*l = latestClass{first, p, kind, c, plain}
+	return c
+}
+
 // noVerifier is where the results of an accepted Call begin whose Reply has a verifier without a body: behind
 // the XID, the type, reply_stat, flavor and length of the verifier, and accept_stat.
 const noVerifier = 24

@@ -18,6 +18,7 @@ func replyWords(ws ...uint32) (b []byte) {
 
 // TestClassOf: the class of a Reply follows from its first octets, and only from those that may be read.
 func TestClassOf(t *testing.T) {
+	var latest latestClass
 	none, integrity, privacy := oncrpc.ProtectNone, oncrpc.ProtectIntegrity, oncrpc.ProtectPrivacy
 	for _, tt := range []struct {
 		name  string
@@ -33,8 +34,11 @@ func TestClassOf(t *testing.T) {
 		{"krb5p", replyWords(1, 1, 0, 6, 4, 9, 0, 8, 77, 10008), privacy, ulb.FirstStatus, status.ClassEncrypted},
 		{"krb5p, and no such program", replyWords(1, 1, 0, 0, 0, 1), privacy, ulb.FirstStatus, status.ClassProgUnavail},
 		{"no status", replyWords(1, 1, 0, 0, 0, 0, 70), none, ulb.NoStatus, status.ClassOK},
+		{"NLM, with another cookie", replyWords(1, 1, 0, 0, 0, 0, 5, 1, 2, 0), none, ulb.LockStatus, status.ClassOK},
 		{"NLM", replyWords(1, 1, 0, 0, 0, 0, 5, 1, 2, 4), none, ulb.LockStatus, status.ClassGrace},
 		{"NLM whose cookie is longer than the Reply", replyWords(1, 1, 0, 0, 0, 0, 1<<31, 1), none, ulb.LockStatus, status.ClassMalformed},
+		{"behind a verifier of 8 octets", replyWords(1, 1, 0, 6, 8, 0, 9, 0, 2), none, ulb.FirstStatus, status.ClassNoEnt},
+		{"behind such a verifier, ok", replyWords(1, 1, 0, 6, 8, 0, 9, 0, 0), none, ulb.FirstStatus, status.ClassOK},
 		{"SYSTEM_ERR", replyWords(1, 1, 0, 0, 0, 5), none, ulb.FirstStatus, status.ClassSystemErr},
 		{"accept_stat 6", replyWords(1, 1, 0, 0, 0, 6), none, ulb.FirstStatus, status.ClassMalformed},
 		{"AUTH_ERROR", replyWords(1, 1, 1, 1, 5), none, ulb.FirstStatus, status.ClassAuthError},
@@ -45,8 +49,9 @@ func TestClassOf(t *testing.T) {
 		{"a verifier that is too long", replyWords(1, 1, 0, 0, 1<<31, 0), none, ulb.FirstStatus, status.ClassMalformed},
 		{"a status of tomorrow", replyWords(1, 1, 0, 0, 0, 0, 20000), none, ulb.FirstStatus, status.ClassOther},
 	} {
-		if c, _, _ := ClassOf(tt.reply, tt.p, tt.kind); c.String() != tt.want {
-			t.Errorf("%s: %s, want %s", tt.name, c, tt.want)
+		c, _, _ := ClassOf(tt.reply, tt.p, tt.kind)
+		if next, again := latest.classOf(tt.reply, tt.p, tt.kind), latest.classOf(tt.reply, tt.p, tt.kind); c.String() != tt.want || next != c || again != c {
+			t.Errorf("%s: %s, behind others %s, and again %s, want %s", tt.name, c, next, again, tt.want)
 		}
 	}
 }

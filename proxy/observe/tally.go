@@ -1,6 +1,9 @@
 package observe
 
-import "github.com/rdmabridge/rdmabridge/metrics"
+import (
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/metrics"
+)
 
 // An answered is what there is to count of Calls of one client that were answered one after the other and are
 // alike: they are for one operation, their Replies have one class, and they got as far at the same times.
@@ -27,9 +30,10 @@ const tallySize = 32
 type Tally struct {
 	Arrange func() // has Count called at the end of the pass; constant
 
-	n    int
-	list [tallySize]answered
-	runs [Phases + 1]run // of the phases, and of the whole time
+	latest latestClass
+	n      int
+	list   [tallySize]answered
+	runs   [Phases + 1]run // of the phases, and of the whole time
 }
 
 // Settled counts a Call of the client n at its end, now. The upstream has seen it under upstreamXID.
@@ -43,6 +47,15 @@ func (t *Tally) Settled(n *Client, p *Progress, upstreamXID uint32, now int64) {
 	case p.op != nil && (r == ResultReplied || r == ResultLocal):
 		t.add(n, p, upstreamXID, now)
 	}
+}
+
+// Passed does what Progress.Classify and Settled do, for a Call whose Reply m has come now and goes to the client at once.
+// It leaves Status as it is.
+func (t *Tally) Passed(n *Client, p *Progress, upstreamXID uint32, m []byte, protection oncrpc.Protection, now int64) {
+	p.op.inFlight--
+	p.Replied, p.Octets = now, int32(len(m))
+	p.Class = t.latest.classOf(m, protection, p.op.status)
+	t.add(n, p, upstreamXID, now)
 }
 
 // add adds a Call of n that was answered.

@@ -42,8 +42,8 @@ type underWay []struct {
 // Begun counts a Call of a client on the loop with this number, which calls it.
 func (all underWay) Begun(here int) { all[here].n++ }
 
-// Settled does not count a Call any more that Begun counted.
-func (all underWay) Settled(here int) { all[here].n-- }
+// Settled does not count n Calls any more that Begun counted.
+func (all underWay) Settled(here, n int) { all[here].n -= n }
 
 // CallsOf is how many Calls of clients on the loop with this number are under way. For that loop.
 func (all underWay) CallsOf(here int) int { return all[here].n }
