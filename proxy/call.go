@@ -45,6 +45,7 @@ type call struct {
 	// of an RDMA upstream. The proxy changes the message in place: rule 1 of ARCHITECTURE.md says where.
 	rdma rdmaside.Call
 	seldom
+	flight identity.Flight // of Calls that do harm when repeated
 	scratch
 }
 
@@ -74,7 +75,6 @@ type perCall struct {
 // seldom is what few Calls need. It is empty unless usesSeldom is set, so that a Call that needs none of it does
 // not touch its memory.
 type seldom struct {
-	flight     identity.Flight
 	gss        identity.GSSCall
 	retry      retry
 	tap        observe.TapMark

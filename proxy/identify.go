@@ -31,7 +31,6 @@ func (f *front) repeats(c *call) bool {
 	if c.signed || a.Class == ulb.ReadOnly || isRewritten(a) {
 		return false
 	}
-	c.usesSeldom = true
 	switch c.up.Flights.Enter(&c.flight, c, c.rdma.XID) {
 	case identity.Dropped:
 		c.progress.Result = observe.ResultAbsorbed
@@ -82,6 +81,14 @@ func (c *call) land(here int) {
 		f = f.Unlink() // before r may be used for another Call
 		r.copyReply(c, here)
 	}
+}
+
+// landAlone does what land does, unless Calls repeat c, and reports whether c is not in flight now.
+func (c *call) landAlone() bool {
+	if c.flying && c.up.Flights.LeaveAlone(&c.flight) {
+		c.flying = false
+	}
+	return !c.flying
 }
 
 // copyReply gives c a copy of the Reply to of, which c repeats. If there is no memory for the copy,

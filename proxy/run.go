@@ -9,7 +9,8 @@ import (
 
 // A run is the Calls that one read of a client has brought, one after the other. What decides about a Call is mostly
 // what has decided about the one before it: both have the same program, version, procedure and credential. Such a Call
-// follows the one before without going through the stages.
+// follows the one before without going through the stages, unless it does more harm when repeated than to do once more what
+// it says.
 type run struct {
 	latest *call      // the Call that began last, if it is in the batch of its loop; otherwise nil
 	args   ulb.Layout // of the arguments of Calls that may follow it; nil if that is not known yet, or none may
@@ -21,8 +22,9 @@ func (r *run) begin(f *front, c *call) (isCall bool) {
 		if r.args == nil {
 			r.args = f.leads(p)
 		}
+		f.loop.submitted = nil
 		if r.args != nil && f.follow(c, p, r.args) {
-			r.latest = c
+			r.latest = f.loop.submitted
 			return true
 		}
 	}
@@ -41,7 +43,7 @@ func (f *front) leads(p *call) ulb.Layout {
 		return nil
 	}
 	a := &p.rdma.Analysis
-	if a.Class != ulb.ReadOnly || a.Lower != 0 || a.LayoutTypes || p.h.Program == oncrpc.ProgramNLM {
+	if a.Class > ulb.Idempotent || a.Lower != 0 || a.LayoutTypes || p.h.Program == oncrpc.ProgramNLM {
 		return nil
 	}
 	return f.listener.Registry.Fixed(&p.h)
@@ -69,6 +71,8 @@ func (f *front) follow(c, p *call, args ulb.Layout) bool {
 	e.Cost = p.entry.Cost + len(m) - len(p.rdma.Message)
 	f.account().bound(c, p.up)
 	c.setXID(user.XID(f.loop.users, &c.queue.key, h))
-	f.submit(c)
+	if !f.repeats(c) {
+		f.submit(c)
+	}
 	return true
 }

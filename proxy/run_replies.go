@@ -19,7 +19,8 @@ type replyRun struct {
 }
 
 // takes reports whether the next Reply may be taken that is the one to c: c is a Call of a client of the loop, nobody
-// looks at Calls, and its Reply is not to be changed, or to be kept for others or for later. r.client is its client then.
+// looks at Calls, and its Reply is not to be changed, or to be kept for others or for later. r.client is its client then,
+// and c is not in flight.
 func (r *replyRun) takes(c *call) bool {
 	if f := c.owner.front; r.client == nil || f != &r.client.front {
 		r.end()
@@ -34,7 +35,7 @@ func (r *replyRun) takes(c *call) bool {
 	}
 	a := &c.rdma.Analysis
 	return !c.sent.writing && !c.usesSeldom && c.stump == 0 && a.Lower&ulb.Results == 0 && a.SessionOps == 0 &&
-		c.progress.Result == observe.ResultGone
+		c.progress.Result == observe.ResultGone && c.landAlone()
 }
 
 // took ends c, whose Reply m the client's connection copies with the client's XID.

@@ -19,9 +19,16 @@ import (
 // mixedRun makes Calls that are like the Call before them in all that decides about Calls, for the most part. Some
 // differ in the user, the procedure, the version, or have arguments that are too long or too short.
 func mixedRun(r *rand.Rand, n uint32) (calls [][]byte) {
+	commits := false
 	for xid := uint32(1); xid <= n; xid++ {
 		file := append(testkit.Words(xid), make([]byte, 4*r.IntN(16))...) // two Calls differ in more than the XID
 		m := proxytest.GetattrCallOf(xid, file)
+		if r.IntN(16) == 0 {
+			commits = !commits
+		}
+		if commits {
+			m = commitCall(m)
+		}
 		switch r.IntN(24) {
 		case 0:
 			m = proxytest.MkdirCall(xid, fmt.Sprint(xid))
@@ -41,6 +48,51 @@ func mixedRun(r *rand.Rand, n uint32) (calls [][]byte) {
 		calls = append(calls, withUser(m, user, 0))
 	}
 	return calls
+}
+
+// commitCall makes a COMMIT of all of the file of a GETATTR.
+func commitCall(m []byte) []byte {
+	m[23] = 21
+	return append(m, make([]byte, 12)...)
+}
+
+// TestRepeatsInRun: of Calls that come in one read, one that repeats another is dropped, and those behind it go on.
+func TestRepeatsInRun(t *testing.T) {
+	t.Parallel()
+	h := proxytest.NewHarness(t, budget)
+	var gate proxytest.Gate
+	s := h.TCPServer(proxytest.Behaviour{Gate: &gate})
+	p := h.Proxy([]settings.ListenerOptions{{Name: "tcp", Address: "127.0.0.1:0", Upstream: "tcp"}},
+		[]settings.UpstreamOptions{{Name: "tcp", Endpoints: []string{s.Addr()}}})
+	c := h.Client(p.Addr("tcp"))
+	before := s.Calls.Load()
+	gate.Shut()
+	var calls [][]byte
+	for xid := range uint32(8) { // of which the client waits for the last four below
+		calls = append(calls, commitCall(proxytest.GetattrCallOf(xid, testkit.Words(xid))))
+	}
+	replies, err := c.GoAll(calls...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Eventually("all are at the server", func() bool { return s.Calls.Load() == before+8 })
+	again := slices.Insert(slices.Clone(calls[4:]), 2, commitCall(proxytest.GetattrCallOf(9, testkit.Words(9))))
+	more, err := c.GoAll(again...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.Eventually("the repeats are dropped", func() bool { return metric(h, `listener_calls_total{listener="tcp",result="absorbed"}`) == 4 })
+	gate.Open()
+	calls, replies = append(calls[:4], again...), append(replies[:4], more...)
+	for i, ch := range replies {
+		if r := <-ch; !bytes.Equal(r, proxytest.Expected(calls[i])) {
+			t.Errorf("Call %d is answered %x", i, r)
+		}
+	}
+	h.Eventually("all are over", func() bool { return metric(h, `listener_calls_total{listener="tcp"`) == 13 })
+	if n := s.Calls.Load() - before; n != 9 {
+		t.Errorf("the server had %d Calls, want 9", n)
+	}
 }
 
 // TestRunOfCalls: Calls that one read brings are judged, changed, counted and answered as Calls are that come one by one.

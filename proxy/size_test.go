@@ -39,7 +39,7 @@ func TestCallReset(t *testing.T) {
 	c.slot = 7
 	for range 2 { // also a call that was reset
 		c.usesSeldom = true
-		c.flight.Owner, c.gss.Owner, c.retry.bigReply, c.next = c, c, true, c
+		c.gss.Owner, c.retry.bigReply, c.next = c, true, c
 		c.progress.Status, c.progress.Replays, c.reply.memory, c.charge.Ordered, c.queue = 1, 1, 1, true, &clientQueue{}
 		c.h.Args, c.rdma.XID, c.rdma.Message, c.rdma.Analysis.Known, c.rdma.Shape.Call = 1, 1, []byte{1}, true, 1
 		c.reset()

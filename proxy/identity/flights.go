@@ -61,7 +61,8 @@ type flightList struct {
 }
 
 // A Flight is a Call's place among the Calls in flight. The Call holds it by value. The lock of the list guards it,
-// apart from Owner and tag. The zero value is that of a Call which has not come yet.
+// apart from Owner and tag. The zero value is that of a Call which has not come yet. When the Call is over, the next one
+// may use it as it is.
 type Flight struct {
 	Owner Transmitted // the Call; constant after Enter, as is tag
 
@@ -163,6 +164,18 @@ func (t *Flights) Leave(f *Flight) (repeats *Flight) {
 		r.original = nil
 	}
 	return repeats
+}
+
+// LeaveAlone does what Leave does if no Call repeats f, and reports whether it has.
+func (t *Flights) LeaveAlone(f *Flight) bool {
+	l := t.list(f)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if f.repeats != nil {
+		return false
+	}
+	l.remove(f)
+	return true
 }
 
 // Unlink takes f, which Leave or Unlink has returned, from the list of repeats, and returns the next one.

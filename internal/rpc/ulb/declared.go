@@ -37,10 +37,21 @@ type declared struct {
 }
 
 // Analyse fills a from the Declaration of the Call's procedure. Without one it leaves a as it is.
-func (d *declared) Analyse(c *oncrpc.Call, _ *Limits, a *Analysis) {
+func (d *declared) Analyse(c *oncrpc.Call, _ *Limits, a *Analysis) { d.analyse(c.Procedure, a) }
+
+// Fixed implements Fixer: whatever the arguments are, the Declaration holds.
+func (d *declared) Fixed(procedure uint32, a *Analysis) (args Layout, ok bool) {
+	if procedure == 0 {
+		return nil, false // without arguments it is NULL
+	}
+	d.analyse(procedure, a)
+	return anything, a.Known
+}
+
+func (d *declared) analyse(procedure uint32, a *Analysis) {
 	for i := range d.list {
 		x := &d.list[i]
-		if !x.has(c.Procedure) {
+		if !x.has(procedure) {
 			continue
 		}
 		a.Known, a.Class = true, x.Class

@@ -1,6 +1,7 @@
 package ulb
 
 import (
+	"encoding/binary"
 	"testing"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
@@ -74,5 +75,42 @@ func TestDeclaredPlan(t *testing.T) {
 		if err != nil || got != tt.want {
 			t.Errorf("procedure %d: %+v, %v, want %+v", tt.procedure, got, err, tt.want)
 		}
+	}
+}
+
+// TestDeclaredFixed: the Analysis that a Registry keeps for a declared procedure is the one that it makes for each Call.
+func TestDeclaredFixed(t *testing.T) {
+	reg := NewRegistry(Limits{})
+	reg.Declare(300000, 1, []Declaration{
+		{Procedures: []uint32{1, 7, 40}, Class: ReadOnly, MaxReply: 100},
+		{Procedures: []uint32{2}, Class: NonIdempotent, MaxReply: 2 << 20},
+		{Procedures: []uint32{0, 3}, Class: Idempotent, MaxReply: 5000},
+	})
+	fixed := 0
+	for n := range uint32(50) {
+		for octets := range 9 {
+			m := make([]byte, oncrpc.CallHeaderMin+octets)
+			for at, w := range []uint32{8: oncrpc.RPCVersion, 12: 300000, 16: 1, 20: n} {
+				if w != 0 {
+					binary.BigEndian.PutUint32(m[at:], w)
+				}
+			}
+			var h oncrpc.Call
+			if err := oncrpc.ParseCall(m, &h); err != nil {
+				t.Fatal(err)
+			}
+			if reg.Fixed(&h) != nil {
+				fixed++
+			}
+			var got, want Analysis
+			b := reg.Analyse(&h, &got)
+			h.Flavor = oncrpc.FlavorDH // no procedure is fixed for it; its Replies are bounded like those of AUTH_SYS
+			if reg.Analyse(&h, &want) != b || got != want {
+				t.Fatalf("procedure %d with %d octets: %+v, want %+v", n, octets, got, want)
+			}
+		}
+	}
+	if fixed != 4*9 { // 1, 2, 3 and 7
+		t.Errorf("%d Calls are fixed, want 36", fixed)
 	}
 }

@@ -28,6 +28,9 @@ import (
 // message has units.
 type Layout []node
 
+// anything is the layout of arguments of which nothing is known.
+var anything = Layout{{kind: nodeRest}}
+
 type nodeKind uint8
 
 const (
@@ -39,6 +42,7 @@ const (
 	nodeOptional
 	nodeList
 	nodeUnion
+	nodeRest
 )
 
 type node struct {
@@ -108,6 +112,8 @@ func (l Layout) Walk(w *Walk) {
 			}
 		case nodeList:
 			n.walkList(w)
+		case nodeRest:
+			w.Skip(w.Len())
 		case nodeUnion:
 			n.walkUnion(w)
 		}
@@ -134,6 +140,8 @@ func (l Layout) Fits(m []byte, at int) bool {
 				return false
 			}
 			at += int(size)
+		case nodeRest:
+			return left >= 0
 		default:
 			return l[i:].walks(m, at)
 		}

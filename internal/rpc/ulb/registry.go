@@ -36,6 +36,9 @@ type fixedCall struct {
 	analysis Analysis
 }
 
+// leastFixed is how many procedures a Fixer is asked about that is no Operator.
+const leastFixed = 32
+
 // NewRegistry returns a Registry without bindings, by which every Call is carried whole.
 func NewRegistry(l Limits) *Registry {
 	return &Registry{limits: l.withDefaults(), ops: []Operation{{Name: operationOther}}}
@@ -71,12 +74,15 @@ func (reg *Registry) Bind(program, version uint32, b Binding) {
 		n.procedures = append(n.procedures, number)
 	}
 	if f, ok := b.(Fixer); ok {
-		n.fixed = make([]fixedCall, procs)
+		n.fixed = make([]fixedCall, max(procs, leastFixed))
 		for i := range n.fixed {
 			a := Analysis{Reduce: true}
 			if args, ok := f.Fixed(uint32(i), &a); ok {
 				reg.complete(&a, oncrpc.ReplyHeader)
-				a.Operation = n.procedures[i]
+				a.Operation = n.other
+				if i < len(n.procedures) {
+					a.Operation = n.procedures[i]
+				}
 				n.fixed[i] = fixedCall{args, a}
 			}
 		}
