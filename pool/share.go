@@ -128,7 +128,7 @@ func (p *Pool) take(s *Seat, r room, now time.Time, most int) (e *Entry, n int) 
 			q.turned, p.turned = now, now
 			e = p.queue.popOf(pl)
 			if most > 1 {
-				n = p.queue.popBehind(e, pl, min(most-1, p.mostBehind(s, e, r)))
+				n = p.queue.popBehind(e, pl, p.mostBehind(s, e, r, most-1))
 			}
 			return e, n
 		}

@@ -65,28 +65,27 @@ func (p *Pool) run(s *Seat, e, behind *Entry, here int, r room) (n int) {
 	if behind == nil || behind.Flow != f || f.seatQueue == 0 && (f.seat != s || s.affinity != here) {
 		return 0
 	}
-	most := p.mostBehind(s, e, r)
-	for x := behind; n < most && x != nil && x.Flow == f && x.follows(e); x = x.next {
+	for x := behind; n < s.free() && x != nil && x.Flow == f && x.follows(e); x = x.next {
 		n++
 	}
-	return n
+	return p.mostBehind(s, e, r, n)
 }
 
-// mostBehind returns how many small Calls of the flow of e may go to s behind e, as if each was dispatched by itself: as
-// many as s has credits and the host has room in its window. r is the room that e finds. What is rare has no runs. The
-// caller holds p.mu.
-func (p *Pool) mostBehind(s *Seat, e *Entry, r room) (n int) {
+// mostBehind returns how many of most small Calls of the flow of e may go to s behind e, as if each was dispatched by
+// itself: as many as s has credits and the host has room in its window. r is the room that e finds. What is rare has no
+// runs. The caller holds p.mu.
+func (p *Pool) mostBehind(s *Seat, e *Entry, r room, most int) (n int) {
 	h := e.Flow.host()
 	if e.large() || !p.slowStart.Over() || p.part != nil || p.tryout != nil || p.asleep > 0 || !p.lately(h) {
 		return 0
 	}
-	most := min(s.free(), r.free-r.reserve) - 1
+	most = min(most, s.free()-1, r.free-r.reserve-1)
 	if r.reserve == 0 {
 		return most
 	}
 	now, spare := int(h.unproven), r.spare // unproven Calls of h
 	old, replies := h.old(p.age), h.replies.Young(p.age)
-	for ; n < most; n++ {
+	for n = min(most, max(0, old+replies-int(h.held))); n < most; n++ { // those before change neither
 		was := now
 		now = unproven(old, int(h.held)+n+1, replies)
 		spare -= now - was
