@@ -66,7 +66,7 @@ func (c *caller) want(t *testing.T, why string, names ...string) {
 }
 
 const (
-	block = 1<<20 + 8<<10
+	block = 1<<20 + 12<<10
 	big   = block - indent // the longest lease that it holds
 )
 

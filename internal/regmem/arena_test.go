@@ -195,6 +195,11 @@ func TestClasses(t *testing.T) {
 			}
 		}
 	}
+	for _, size := range []int{512 << 10, 1 << 20, 4 << 20} { // I/O sizes, with the rest of a Reply
+		if n := BlockSize(size + 8<<10); n > size+size/32 {
+			t.Errorf("a Reply chunk for an I/O size of %d takes %d octets", size, n)
+		}
+	}
 	for n := range 70000 {
 		if i := classOf(n); n > longest[i] || i > 0 && n <= longest[i-1] {
 			t.Fatalf("classOf(%d) = %d", n, i)
@@ -316,7 +321,7 @@ func TestTrim(t *testing.T) {
 	if n := a.Trim(); n != 0 {
 		t.Errorf("Trim gave back %d octets that were in use since the last one", n)
 	}
-	if n := a.Trim(); n != 1<<20+8<<10 {
+	if n := a.Trim(); n != 1<<20+12<<10 {
 		t.Errorf("Trim gave back %d octets, want the idle block", n)
 	}
 	if n := a.Trim() + drain(a); n != 0 {

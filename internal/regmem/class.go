@@ -7,7 +7,7 @@ import (
 
 // classSizes lists the lengths of blocks in octets: powers of two, and from 4 KiB on a
 // little more, so that one block holds a payload of round size and its headers. Of blocks
-// of whole pages the first octets are not leased: see indent.
+// of whole pages the first octets are not leased: see indent. 1 MiB and 8 KiB is the Reply chunk for an I/O size of 1 MiB.
 var classSizes = [...]int{
 	512,
 	1 << 10,
@@ -19,8 +19,8 @@ var classSizes = [...]int{
 	64<<10 + 4<<10,
 	128<<10 + 4<<10,
 	256<<10 + 4<<10,
-	512<<10 + 8<<10,
-	1<<20 + 8<<10,
+	512<<10 + 12<<10,
+	1<<20 + 12<<10,
 	2<<20 + 64<<10,
 	4<<20 + 128<<10,
 	8<<20 + 256<<10,
