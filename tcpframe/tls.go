@@ -59,8 +59,8 @@ func (c *Conn) StartTLS(t *TLS) {
 	c.sock.FlushSoon()
 }
 
-// TLS returns what the handshake has agreed on, or nil if the Conn is not secured. The caller must not change
-// it.
+// TLS returns what the handshake has agreed on, or nil if it is not over. A Conn that has ended before Secured was called may
+// have it, too. The caller must not change it.
 func (c *Conn) TLS() *tls.ConnectionState {
 	if c.tls == nil {
 		return nil

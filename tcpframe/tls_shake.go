@@ -48,6 +48,8 @@ func (s *session) shaken() {
 	if c.state == closed { // the socket has ended meanwhile
 		if err != nil {
 			s.closedEarly(err)
+		} else {
+			s.state = state // the peer may have refused the certificate of this side
 		}
 		c.handler.Closed(c, c.err)
 		return
