@@ -165,11 +165,11 @@ func spawn(ctx context.Context, b *Bridge, command []string) error {
 	if err != nil {
 		return failf(System, "the bridge does not start: %v", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, spawnTime)
+	listens, cancel := context.WithTimeout(ctx, spawnTime)
 	defer cancel()
 	for {
 		var d net.Dialer
-		if c, err := d.DialContext(ctx, "unix", socket); err == nil {
+		if c, err := d.DialContext(listens, "unix", socket); err == nil {
 			return c.Close()
 		}
 		select {
@@ -177,7 +177,10 @@ func spawn(ctx context.Context, b *Bridge, command []string) error {
 			text, _ := os.ReadFile(log)
 			lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 			return failf(System, "the bridge does not start: %v: %s; %s has all that it said", err, lines[len(lines)-1], log)
-		case <-ctx.Done():
+		case <-listens.Done():
+			if ctx.Err() != nil { // the mount has less time than the bridge
+				return fmt.Errorf("the bridge does not listen yet; %s may say why", log)
+			}
 			return failf(System, "the bridge does not listen %v after its start; %s may say why", spawnTime, log)
 		case <-time.After(50 * time.Millisecond):
 		}

@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -307,5 +310,22 @@ func TestUnmount(t *testing.T) {
 		if want == "" && err != nil || want != "" && (!errors.As(err, &e) || e.Text != want || e.Code != Failure) {
 			t.Errorf("%s: %v, want %q", dir, err, want)
 		}
+	}
+}
+
+// TestSpawnIsSlow: a bridge that takes longer to listen than the mount may take is no failure of the system, and the mount
+// says for how long it has tried.
+func TestSpawnIsSlow(t *testing.T) {
+	b := newBridge("test-"+strconv.Itoa(os.Getpid()), 1, 2, "")
+	dir := filepath.Dir(b.Socket(runDir))
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Skip(err) // only root may
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	err := spawn(ctx, &b, []string{"/bin/sleep", "5"})
+	if final := new(Error); err == nil || errors.As(err, &final) {
+		t.Errorf("%v, want an error that is not the last word", err)
 	}
 }
