@@ -209,9 +209,7 @@ func (b *Batch) handOver(p *Pool, credits []returned, calls *fifo, now time.Time
 		default:
 			queued := 1
 			for p.asleep == 0 && calls.head != nil && calls.head.Flow == e.Flow && p.queue.n < p.opts.QueueLimit {
-				next := calls.pop() // it waits behind e, as if it was submitted by itself
-				next.queuedAt = now
-				p.queue.push(next, b.here)
+				p.wait(calls.pop(), b.here, now) // behind e, as if it was submitted by itself
 				queued++
 			}
 			n += queued - 1

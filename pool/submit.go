@@ -51,10 +51,15 @@ func (p *Pool) submit(e, behind *Entry, here int, now time.Time) (m Member, n in
 	if p.queue.n >= p.opts.QueueLimit && !p.overflows(f.host()) {
 		return nil, 0, false, errQueueFull
 	}
+	p.wait(e, here, now)
+	return nil, 0, r.free > 0 && (p.part != nil || !p.within(f.host(), r)), nil
+}
+
+// wait queues e behind the other Calls of its flow. The caller holds p.mu.
+func (p *Pool) wait(e *Entry, here int, now time.Time) {
 	e.queuedAt = now
 	p.needs(e)
 	p.queue.push(e, here)
-	return nil, 0, r.free > 0 && (p.part != nil || !p.within(f.host(), r)), nil
 }
 
 // run returns how many of the Calls in the list that begins with behind go to s with e, as if each was submitted by
