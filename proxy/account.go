@@ -123,17 +123,23 @@ func (a *account) unsent(c *call) {
 
 // replied notes that the upstream has answered c, which still has its credit.
 func (a *account) replied(c *call) {
-	u, n := c.up, &c.up.Counts[a.here]
-	c.entry.Answered()
+	n := &c.up.Counts[a.here]
 	c.progress.Replied = a.tcp.Now()
 	n.Sent.Inc()
 	n.Replied.Inc()
-	u.Watch.Spoke(c.h.Program, c.h.Version)
-	if !c.rdma.Analysis.Known {
-		u.LearnLength(octets(c.reply.parts))
-	}
 	if a.watched() {
 		a.showReplied(c)
+	}
+	a.heard(c, octets(c.reply.parts))
+}
+
+// heard notes what the Reply of so many octets to c says of the upstream.
+func (a *account) heard(c *call, octets int) {
+	u := c.up
+	c.entry.Answered()
+	u.Watch.Spoke(c.h.Program, c.h.Version)
+	if !c.rdma.Analysis.Known {
+		u.LearnLength(octets)
 	}
 	if c.charge.InSlowStart() || !u.SlowStart.Over() {
 		u.Admission.Answered(&c.charge, c.entry.Cost, a.here)
@@ -179,17 +185,10 @@ func (a *account) held(c *call) {
 // passed notes that the upstream has answered c with m, which the client's connection copies, and that c is over, while
 // nobody looks at Calls. passedRun follows, once for several such Calls of one client to one upstream.
 func (a *account) passed(c *call, m []byte) {
-	f, p, u, now, known := c.owner.front, &c.progress, c.up, a.tcp.Now(), c.rdma.Analysis.Known
-	c.entry.Answered()
-	u.Watch.Spoke(c.h.Program, c.h.Version)
-	if !known {
-		u.LearnLength(len(m))
-	}
-	if c.charge.InSlowStart() || !u.SlowStart.Over() {
-		u.Admission.Answered(&c.charge, c.entry.Cost, a.here)
-	}
+	f, p, now := c.owner.front, &c.progress, a.tcp.Now()
+	a.heard(c, len(m))
 	a.tally.Passed(&f.seen, p, c.rdma.XID, m, c.h.Protection, now)
-	f.ledger.Pass(&c.charge, p.Size, len(m), known)
+	f.ledger.Pass(&c.charge, p.Size, len(m), c.rdma.Analysis.Known)
 	if f.ledger.Limited() {
 		f.ledger.ChargeReply(now, len(m))
 	}

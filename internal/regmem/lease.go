@@ -112,7 +112,7 @@ func (l *Lease) end() (*Lease, *stock) {
 func (acct *ledger) putBack(l *Lease) {
 	a, size := acct.arena, int64(l.Size())
 	l.slab.class.put(l, a.epoch.Load(), l.clean)
-	acct.used.Add(-size) // not len(l.buf): the slab may be gone by now
+	acct.used.Add(-size) // not l.Size(): the slab may be gone by now
 	a.wake()
 }
 
