@@ -78,15 +78,22 @@ func TestRPCBindServe(t *testing.T) {
 	}
 }
 
-// inNamespace is set in the environment of the process with its own network namespace.
-const inNamespace = "RDMABRIDGE_TEST_NAMESPACE"
-
 // TestRPCBindClients: real clients find every service without port options. rpcinfo,
 // showmount, mount.nfs and libnfs ask port 111, which the bridge has in a network
 // namespace that this test creates.
 func TestRPCBindClients(t *testing.T) {
+	inNetwork(t, testRPCBindClients, "iproute2 rpcbind nfs-common libnfs-utils", "ip", "rpcinfo", "showmount", "mount.nfs", "nfs-ls", "nfs-cp", "nfs-cat")
+}
+
+// inNamespace is set in the environment of the process with its own network namespace.
+const inNamespace = "RDMABRIDGE_TEST_NAMESPACE"
+
+// inNetwork runs test, which is all of t, in a process that has a network namespace of its own. It skips t without root or
+// the tools, which packages have.
+func inNetwork(t *testing.T, test func(*testing.T), packages string, tools ...string) {
+	t.Helper()
 	if os.Getenv(inNamespace) != "" {
-		testRPCBindClients(t)
+		test(t)
 		return
 	}
 	missing := func(why string) {
@@ -99,23 +106,23 @@ func TestRPCBindClients(t *testing.T) {
 	if os.Getuid() != 0 {
 		missing("needs root, for a network namespace")
 	}
-	for _, tool := range []string{"ip", "rpcinfo", "showmount", "mount.nfs", "nfs-ls", "nfs-cp", "nfs-cat"} {
+	for _, tool := range tools {
 		if _, err := exec.LookPath(tool); err != nil {
-			missing(err.Error() + ": install iproute2 rpcbind nfs-common libnfs-utils")
+			missing(err.Error() + ": install " + packages)
 		}
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestRPCBindClients$", "-test.v")
+	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
 	cmd.Env = append(os.Environ(), inNamespace+"=1")
-	// Unsharing, unlike cloning, also keeps the mount below from this namespace.
+	// Unsharing, unlike cloning, also keeps what test mounts from this namespace.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.CombinedOutput()
 	if errors.Is(err, syscall.EPERM) {
 		missing("no network namespaces here: " + err.Error())
 	}
 	t.Logf("%s", out)
-	if err != nil || !bytes.Contains(out, []byte("--- PASS: TestRPCBindClients")) {
+	if err != nil || !bytes.Contains(out, []byte("--- PASS: "+t.Name())) {
 		t.Error(err)
 	}
 }

@@ -148,9 +148,20 @@ func TestJudge(t *testing.T) {
 		{"a network that was away for less than a connection lasts", func(s scene) {
 			u, old := s.upstream()
 			u.Phases.Calls = old.Phases.Calls + 50
+			u.TCP.Segments, u.TCP.Retransmits = old.TCP.Segments+9000, old.TCP.Retransmits+5
+			spend(&u.Phases, &old.Phases, 0, 8, 20e-6)
+		}, "warning wire_lossy storage", []string{"may have been away, for 5 segments had to be sent again in the last 30 s", "Calls take 8 s"}},
+		{"a network that was away soon after the bridge had started", func(s scene) {
+			u, old := s.upstream()
+			old.TCP, old.Usable, old.Wanted = nil, 0, 0
+			u.TCP = &TCP{RTT: 200e-6, Retransmits: 5, Segments: 90, Received: 80}
+			spend(&u.Phases, &old.Phases, 0, 8, 20e-6)
+		}, "warning wire_lossy storage", []string{"it may have been away"}},
+		{"a server that hangs behind a network that loses what all networks lose", func(s scene) {
+			u, old := s.upstream()
 			u.TCP.Retransmits = old.TCP.Retransmits + 5
 			spend(&u.Phases, &old.Phases, 0, 8, 20e-6)
-		}, "warning server_slow storage", []string{"lost a few segments meanwhile (5 were sent again)"}},
+		}, "warning server_slow storage", nil},
 		{"a server that is slow on other connections than before, on which more was needless than is", func(s scene) {
 			u, old := s.upstream()
 			u.Phases.Calls = old.Phases.Calls + 50

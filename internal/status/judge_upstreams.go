@@ -35,9 +35,10 @@ const (
 	lossyShare = 0.002
 	lateShare  = 0.005
 	lossyLeast = 10
-	// lossySlow is the mean time of a Call in seconds that a few lost segments may explain: the kernel sends them again after
-	// 200 ms, twice that, and so on, for as long as the network is away.
-	lossySlow = 1.0
+	// awaySlow is the mean time of a Call in seconds that a few lost segments explain, if they are awayShare of all: the
+	// kernel sends them again after 200 ms, twice that, and so on, for as long as the network is away.
+	awaySlow  = 1.0
+	awayShare = 0.0001
 )
 
 // upstream judges one upstream.
@@ -175,25 +176,34 @@ func (j *judge) stuck(u *Upstream) {
 
 // wire judges the TCP connections to u.
 func (j *judge) wire(u, old *Upstream) {
-	before := old.TCP
-	if before == nil && old.Usable == 0 {
-		before = &TCP{} // its connections are new, and have counted from 0
+	if text, bad := lossy(u.TCP, countedBefore(old)); bad {
+		j.lossyWire(u, old, text, "")
 	}
-	if text, bad := lossy(u.TCP, before); bad {
+}
+
+// countedBefore returns what the connections to old had counted. Connections that are new since then counted from 0.
+func countedBefore(old *Upstream) *TCP {
+	if old.TCP == nil && old.Usable == 0 {
+		return &TCP{}
+	}
+	return old.TCP
+}
+
+// lossyWire adds the problem that the network to u loses segments.
+func (j *judge) lossyWire(u, old *Upstream, text, more string) {
+	slow := ""
+	if u.Phases.Calls > old.Phases.Calls {
 		p := u.Phases.Sub(&old.Phases)
-		slow := ""
-		if u.Phases.Calls > old.Phases.Calls {
-			slow = fmt.Sprintf(" Calls take %s at the server and on the way.", duration(p.Server/float64(p.Calls)))
-		}
-		j.add(Warning, CodeWireLossy, u.Name, fmt.Sprintf("The network to upstream %s loses segments: %s in the last %s.%s", u.Name, text, seconds(j.span), slow),
-			"Look for errors and drops on the way: `ethtool -S`, `ip -s link`, the counters of the switch, and the MTU. `ss -ti` shows each connection.")
+		slow = fmt.Sprintf(" Calls take %s at the server and on the way.", duration(p.Server/float64(p.Calls)))
 	}
+	j.add(Warning, CodeWireLossy, u.Name, fmt.Sprintf("The network to upstream %s loses segments: %s in the last %s.%s", u.Name, text, seconds(j.span), slow),
+		"Look for errors and drops on the way: `ethtool -S`, `ip -s link`, the counters of the switch, and the MTU. `ss -ti` shows each connection."+more)
 }
 
 // lossy judges what was sent between two states of TCP.
 func lossy(now, old *TCP) (text string, lossy bool) {
-	if now == nil || old == nil || now.Retransmits < old.Retransmits || now.Needless < old.Needless || now.Segments < old.Segments || now.Received < old.Received || now.OutOfOrder < old.OutOfOrder {
-		return "", false // other connections
+	if otherConnections(now, old) {
+		return "", false
 	}
 	bad := func(lost, all uint64, share float64) bool {
 		return lost >= lossyLeast && float64(lost) >= share*float64(all)
@@ -209,14 +219,29 @@ func lossy(now, old *TCP) (text string, lossy bool) {
 	return "", false
 }
 
-// resent returns how many segments were lost, and so sent again, between two states of TCP. It returns 0 if these are of
-// other connections.
+// resent returns how many segments were lost, and so sent again, between two states of TCP.
 func resent(now, old *TCP) uint64 {
-	if now == nil || old == nil || now.Retransmits < old.Retransmits || now.Needless < old.Needless {
-		return 0
-	}
 	again, needless := now.Retransmits-old.Retransmits, now.Needless-old.Needless
 	return again - min(again, needless)
+}
+
+// away returns how many segments were lost between two states of TCP, if these are too many for a network that is always
+// there.
+func away(now, old *TCP) uint64 {
+	if otherConnections(now, old) {
+		return 0
+	}
+	lost := resent(now, old)
+	if float64(lost) < awayShare*float64(now.Segments-old.Segments) {
+		return 0
+	}
+	return lost
+}
+
+// otherConnections reports whether two states of TCP cannot be compared: one is missing, or counts less than before.
+func otherConnections(now, old *TCP) bool {
+	return now == nil || old == nil || now.Retransmits < old.Retransmits || now.Needless < old.Needless ||
+		now.Segments < old.Segments || now.Received < old.Received || now.OutOfOrder < old.OutOfOrder
 }
 
 // server judges how long the server takes.
@@ -229,6 +254,11 @@ func (j *judge) server(u, old *Upstream) {
 	usual := usualLatency(j.now.History.Upstreams[u.Name].Latency, int(j.span/max(1, j.now.History.Step))+1)
 	slower := usual > 0 && mean >= slowerServer && mean >= slowerTimes*usual
 	if mean < slowServer && !slower {
+		return
+	}
+	if n := away(u.TCP, countedBefore(old)); n > 0 && mean >= awaySlow {
+		j.lossyWire(u, old, fmt.Sprintf("it may have been away, for %s had to be sent again", count(n, "segment")),
+			" If the network is well, look at the load of the server and its disks.")
 		return
 	}
 	text := fmt.Sprintf("The server of upstream %s answers slowly: a Call takes %s there on average", u.Name, duration(mean))
@@ -246,9 +276,6 @@ func (j *judge) server(u, old *Upstream) {
 	case u.TCP.RTT >= mean/2:
 		text += fmt.Sprintf(" The network alone takes %s for a round trip, so look there first.", duration(u.TCP.RTT))
 		advice = "Look at the way to the server: `ping`, `ss -ti` and the load of the links. `rdmabridge upstreams` shows the round-trip time."
-	case resent(u.TCP, old.TCP) > 0 && mean >= lossySlow:
-		text += fmt.Sprintf(" The network lost a few segments meanwhile (%d were sent again), which may be why.", resent(u.TCP, old.TCP))
-		advice = "Look at the way to the server: `ping`, `ss -ti` and the load of the links. If the network is well, look at the load of the server and its disks."
 	default:
 		text += fmt.Sprintf(" The network is fine (%s for a round trip, no loss), so it is the server or its storage.", duration(u.TCP.RTT))
 	}
