@@ -13,6 +13,7 @@ import (
 func testMount(t *testing.T, g *guest) {
 	g.put(t, bridgeBinary(t), "rdmabridge")
 	g.job(t, 2*time.Minute, mountScript)
+	g.job(t, 5*time.Minute, demoScript)
 }
 
 // mountScript has the steps. There is no systemd in the guest.
@@ -61,4 +62,41 @@ rm /mnt4/mount3 /mnt/mount42 || die "rm"
 umount /mnt && umount /mnt4 || die "umount"
 until_is "the bridge at the end" 1 20 ended $pid
 rm /etc/fstab
+`
+
+// demoScript mounts the demo by the command that the demo prints, and does what somebody does who tries it.
+const demoScript = `. /lab/lib.sh
+set -x
+ln -sf /usr/sbin/mount.nfs /sbin/mount.nfs
+rdmabridge demo > /tmp/said 2> /tmp/demo.log &
+demo=$!
+trap 'umount -l /mnt; kill $demo; cat /tmp/said /tmp/demo.log' EXIT
+until_is "the demo says how to mount it" 1 60 grep -c '^ *mount -t nfs ' /tmp/said
+command=$(sed -n 's/^ *\(mount -t nfs .*\)/\1/p' /tmp/said)
+/lab/$command || die "$command: status $?"
+mount | grep ' /mnt nfs'
+equal "files in an empty file system" "$(ls -A /mnt)" ""
+
+random 3000001 > /tmp/data
+mkdir -p /mnt/dir/sub && cp /tmp/data /mnt/dir/data && cp -a /etc /mnt/dir/sub || die "cp"
+echo one > /mnt/dir/note && echo two >> /mnt/dir/note || die "append"
+mv /mnt/dir/note /mnt/note && ln -s dir/data /mnt/link && chmod 600 /mnt/note || die "mv, ln, chmod"
+umount /mnt || die "umount"
+/lab/$command || die "$command a second time: status $?"
+ls -lR /mnt
+same "a file" /tmp/data /mnt/link
+diff -r /etc /mnt/dir/sub/etc || die "a tree of files differs"
+equal "a file that was renamed" "$(cat /mnt/note | tr '\n' ,)" one,two,
+equal "its mode" "$(stat -c %a /mnt/note)" 600
+equal "the time of a file that cp -a has copied" "$(stat -c %Y /mnt/dir/sub/etc/rpc)" "$(stat -c %Y /etc/rpc)"
+df /mnt || die "df"
+truncate -s 1000 /mnt/dir/data && first 1000 /tmp/data > /tmp/first && same "a file that was cut" /tmp/first /mnt/dir/data
+rm -r /mnt/dir /mnt/link /mnt/note || die "rm"
+equal "files at the end" "$(ls -A /mnt)" ""
+umount /mnt || die "umount at the end"
+kill $demo
+wait $demo
+equal "the status of the demo" $? 0
+trap - EXIT
+! grep " ERR " /tmp/demo.log || die "the demo complains"
 `
