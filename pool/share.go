@@ -19,8 +19,9 @@ import (
 //	reserve  The last eighth of the credits is not given in turn. A host that holds none may have one of
 //	         them, unless it has had more than its turn. A host that holds none and was not answered
 //	         may while unproven Calls have less than seven eighths of it, and one that was, and whose Calls
-//	         are all old, while they have less than a quarter, or five eighths if few of its Calls wait. It
-//	         is halved while one host waits at most.
+//	         are all old, while they have less than a quarter. The only host that holds credits may be
+//	         another bridge: if few of its Calls wait, and its unproven Calls are all old, they may have
+//	         five eighths. The reserve is halved while one host waits at most.
 //
 // A Call is old that was dispatched before the present age and the last: one to two seconds ago. Lately
 // are these two ages, and a host that was not answered had no Reply in the last ten. Spare are the credits
@@ -179,19 +180,28 @@ func (p *Pool) reservedIn(q *queue, r room, still bool) *place {
 	if pl := q.fresh.head(); pl != nil && r.spare > -max(1, 7*r.reserve/8) {
 		return pl
 	}
-	if pl := q.stuck.head(); pl != nil && r.spare > -tries(pl.host, r) {
+	if pl := q.stuck.head(); pl != nil && r.spare > -r.reserve/4 {
+		return pl
+	}
+	if pl := p.lone(q, r); pl != nil && r.spare > -5*r.reserve/8 {
 		return pl
 	}
 	return known
 }
 
-// tries returns how much of the reserve unproven Calls may have when h, whose Calls are old, gets another one: more if few
-// of its Calls wait, as when h is another bridge that has a new client.
-func tries(h *Host, r room) int {
-	if 4*h.queued() <= int(h.held) {
-		return 5 * r.reserve / 8
+// lone returns a place in q of the only host that holds credits if it has no room in its window, no unproven Call that is
+// young, and few Calls that wait; otherwise nil. It may be another bridge, some of whose clients are answered. The caller
+// holds p.mu.
+func (p *Pool) lone(q *queue, r room) *place {
+	if len(p.holders) != 1 {
+		return nil
 	}
-	return r.reserve / 4
+	if h := p.holders[0]; int(h.unproven) == h.old(p.age) && p.fills(int(h.unproven), r.spare) && 4*h.queued() <= int(h.held) {
+		if pl := h.in(q); pl.n > 0 {
+			return pl
+		}
+	}
+	return nil
 }
 
 // firstKnown returns the first place of the list known that belongs there and may go, or nil. It moves those before to

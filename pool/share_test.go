@@ -561,6 +561,29 @@ func TestNewClientOfABridge(t *testing.T) {
 	}
 }
 
+// TestResendsOfABridge: a host whose Calls hang, and which now and then sends one more that hangs, as another bridge does
+// when a Call was not answered in time, goes on with the Calls that are answered.
+func TestResendsOfABridge(t *testing.T) {
+	for _, grant := range []int{32, 256} {
+		synctest.Test(t, func(t *testing.T) {
+			c := newCrowd(t, Options{Connections: 4}, grant)
+			var bridge Host
+			healthy := &crowdClient{flow: Flow{Host: &bridge}, slots: map[int]bool{}}
+			c.clients = []*crowdClient{healthy}
+			hangs := &Flow{Host: &bridge}
+			c.send(healthy)
+			c.run(time.Second)
+			c.hang(hangs, 2*grant, 0)
+			for range 8 {
+				c.run(500 * time.Millisecond)
+				c.hang(&Flow{Host: &bridge}, 1, 0)
+			}
+			c.wantServed(fmt.Sprintf("%d credits", 4*grant))
+			c.end()
+		})
+	}
+}
+
 // TestReserveAfterReplaced: a host whose last Call comes back from a connection that another has replaced has its next
 // one at once, from the reserve.
 func TestReserveAfterReplaced(t *testing.T) {
