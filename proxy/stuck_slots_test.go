@@ -4,13 +4,17 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
+	"github.com/rdmabridge/rdmabridge/internal/status"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
+	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
 )
@@ -62,17 +66,19 @@ func healthySlots(t *testing.T, load stuckLoad, timeout time.Duration, way strin
 		uo.Endpoints = []string{h.TCPServer(server).Addr()}
 	}
 	p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "storage"}}, []settings.UpstreamOptions{uo})
+	bridges := []*proxy.Proxy{p}
 	if way == "two bridges" {
 		o := settings.UpstreamOptions{Name: "far", Endpoints: []string{p.Addr("nfs")}, Connections: 4, Credits: credits, SlowStart: 16, CallTimeout: timeout}
 		p = proxytest.NewHarness(t, budget).Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "127.0.0.1:0", Upstream: "far"}}, []settings.UpstreamOptions{o})
+		bridges = append(bridges, p)
 	}
 	var over atomic.Bool
 	var all sync.WaitGroup
 	defer func() {
 		over.Store(true)
 		all.Wait()
-		if timeout < run { // Calls that wait to be sent again, whose clients are gone now, have memory until then
-			time.Sleep(2 * timeout)
+		if timeout < run { // Calls whose clients are gone have memory until their connections end
+			testkit.Eventually(t, "no Call has memory", func() bool { return !slices.ContainsFunc(bridges, holdsCalls) })
 		}
 	}()
 	for i := range load.hosts {
@@ -127,6 +133,11 @@ func healthySlots(t *testing.T, load stuckLoad, timeout time.Duration, way strin
 	}
 	t.Logf("hosts answered in each half-second: %s", line)
 	t.Logf("answered in %.1f %% of the half-seconds", 100*float64(with)/float64(slots*healthy))
+}
+
+// holdsCalls reports whether a Call has memory in p.
+func holdsCalls(p *proxy.Proxy) bool {
+	return slices.ContainsFunc(p.Status(status.Query{}).Memory.Accounts, func(a status.Account) bool { return a.Name == "calls" && a.Used > 0 })
 }
 
 // sendStuck sends the Calls of host i until it is over. It connects again when the bridge has closed its connection.
