@@ -180,7 +180,7 @@ func TestPolicyAllocations(t *testing.T) {
 		{Name: "writers", Class: rules.Changing, UIDs: []rules.Range{{Low: 7, High: 7}}, Action: rules.Deny, Answer: rules.AnswerReadOnly},
 	}
 	one := withUser(proxytest.GetattrCall(1), 1000, 1000, 1001)
-	perCall := func(policy func(*settings.ListenerOptions), calls ...[]byte) float64 {
+	perCall := func(enough float64, policy func(*settings.ListenerOptions), calls ...[]byte) float64 {
 		client := newPoliced(t, "tcp", policy).dial("tcp")
 		call := func() {
 			for _, m := range calls {
@@ -190,9 +190,9 @@ func TestPolicyAllocations(t *testing.T) {
 			}
 		}
 		call()
-		const rounds, n = 10, 200
-		least := math.Inf(1) // of ten rounds, because other goroutines allocate now and then
-		for range rounds {
+		const n = 200
+		least := math.Inf(1) // of at least ten rounds, because other goroutines allocate now and then, and more on a busy machine
+		for round := 0; round < 10 || least > enough && round < 100; round++ {
 			least = min(least, testing.AllocsPerRun(1, func() { // one run: the average of several is rounded down
 				for range n / len(calls) {
 					call()
@@ -202,15 +202,16 @@ func TestPolicyAllocations(t *testing.T) {
 		return least
 	}
 	ruled := func(o *settings.ListenerOptions) { o.Rules = all }
-	without := perCall(nil, one)
+	without := perCall(math.Inf(1), nil, one)
+	enough := without + 0.5
 	for what, with := range map[string]float64{
-		"rules": perCall(ruled, one),
-		"rules, and a Call of another user each time": perCall(ruled, one, withUser(proxytest.GetattrCall(2), 1001, 1000, 1001)),
-		"rules and squash": perCall(func(o *settings.ListenerOptions) {
+		"rules": perCall(enough, ruled, one),
+		"rules, and a Call of another user each time": perCall(enough, ruled, one, withUser(proxytest.GetattrCall(2), 1001, 1000, 1001)),
+		"rules and squash": perCall(enough, func(o *settings.ListenerOptions) {
 			o.Rules, o.Squash = all, authorise.Squash{Mode: rules.SquashAll, UID: 99, GID: 98}
 		}, one),
 	} {
-		if with > without+0.5 {
+		if with > enough {
 			t.Errorf("%s: %v allocations for a Call, %v without a policy, in client, bridge and server together", what, with, without)
 		}
 	}
