@@ -152,6 +152,7 @@ func (r *Requester) connOptions() fabric.ConnOptions {
 		Sends:       o.Credits + len(r.reverse.slots),
 		Handles:     2 * o.Credits,
 		InPlace:     true, // keep copies short Replies
+		Take:        r.takeInPlace,
 	}
 	if o.RemoteInvalidation {
 		own.RemoteInvalidation = true

@@ -84,7 +84,8 @@ func (r *Requester) received(c *fabric.Completion) {
 	}
 	b = c.Message(b)
 	r.tally.octetsReceived += uint64(len(b))
-	if r.takeShort(c, i, b) {
+	if c.Invalidated == 0 && r.takeShort(b) {
+		r.repost(i)
 		return
 	}
 	pc, n := r.decode(b)
@@ -241,7 +242,7 @@ func (r *Requester) keep(pc *pendingCall, i, n int, b []byte) {
 	pc.base, pc.from = r.recvs.take(i), int32(n)
 	pc.base.Resize(len(b))
 	// Without memory now, a later Send posts the Receive, because it needs it.
-	if err := r.recvs.fill(min(r.recvs.posted+1, r.wanted())); err != nil {
+	if err := r.recvs.fill(min(r.recvs.posted+1, r.wanted(r.credits.Outstanding))); err != nil {
 		r.receiveError(err)
 	}
 }
@@ -254,17 +255,17 @@ func (r *Requester) stray(c *fabric.Completion) {
 	}
 }
 
-// wanted returns how many Receives should be posted now: those for the
-// outstanding Calls and the reverse direction, and a few extra.
-func (r *Requester) wanted() int {
-	n := int(r.credits.Outstanding) + 1 + r.opts.ReverseReceives + extraReceives
+// wanted returns how many Receives should be posted while so many Calls are outstanding: those for the Calls and the
+// reverse direction, and a few extra.
+func (r *Requester) wanted(outstanding uint32) int {
+	n := int(outstanding) + 1 + r.opts.ReverseReceives + extraReceives
 	return min(max(n, r.opts.IdleReceives), len(r.recvs.buffers))
 }
 
 // repost returns Receive buffer i to the provider, or releases it when fewer are
 // wanted now.
 func (r *Requester) repost(i int) {
-	if r.state != up || r.recvs.posted >= r.wanted() {
+	if r.state != up || r.recvs.posted >= r.wanted(r.credits.Outstanding) {
 		r.recvs.drop(i)
 		return
 	}

@@ -5,17 +5,27 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
-	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
 
-// takeShort takes the message b of the completion c, whose Receive has the number i, if it is what nearly every
-// message is: a short Reply without chunks to a Call without chunks, which its owner takes at once or which fits
-// beside the Call. It looks only for what it can take. All else, errors too, is for decode and what follows it, which
-// do the same for such a Reply with twice the instructions.
-func (r *Requester) takeShort(c *fabric.Completion, i int, b []byte) bool {
+// takeInPlace takes b as takeShort does, and the Receive for it stays posted. It leaves the message to a completion when
+// fewer Receives are wanted after it, and when the memory of several Calls is read at once before their Replies are
+// handled. fabric.ConnOptions.
+func (r *Requester) takeInPlace(b []byte) bool {
+	if r.state != up || r.recvs.posted > r.wanted(r.credits.Outstanding-1) || r.warms() || !r.takeShort(b) {
+		return false
+	}
+	r.tally.octetsReceived += uint64(len(b))
+	return true
+}
+
+// takeShort takes the message b if it is what nearly every message is: a short Reply without chunks to a Call without
+// chunks, which its owner takes at once or which fits beside the Call. It looks only for what it can take. All else,
+// errors too, is for decode and what follows it, which do the same for such a Reply with twice the instructions. The
+// caller has b until takeShort returns.
+func (r *Requester) takeShort(b []byte) bool {
 	xid, granted, ok := rpcrdma.ParsePlain(b)
-	if !ok || c.Invalidated != 0 {
+	if !ok {
 		return false
 	}
 	at, slot := r.xids.Find(xid)
@@ -29,9 +39,8 @@ func (r *Requester) takeShort(c *fabric.Completion, i int, b []byte) bool {
 		len(base)%4 != 0 || oncrpc.CheckReply(base) != nil || binary.BigEndian.Uint32(base) != xid {
 		return false
 	}
-	taken := r.opts.Take != nil && r.opts.Take(call, base)
 	switch {
-	case taken:
+	case r.opts.Take != nil && r.opts.Take(call, base):
 	case len(base) <= int(call.Spare):
 		r.tally.copied += uint64(copy(call.beside(len(base)), base))
 		call.Reply.add(call.beside(len(base)))
@@ -42,12 +51,6 @@ func (r *Requester) takeShort(c *fabric.Completion, i int, b []byte) bool {
 	r.xids.RemoveAt(at)
 	r.credits.Grant(granted)
 	r.understood = true
-	if taken { // the owner has the Receive buffer until CallDone returns
-		r.finish(pc)
-		r.repost(i)
-		return true
-	}
-	r.repost(i)
 	r.finish(pc)
 	return true
 }

@@ -231,6 +231,11 @@ type ConnOptions struct {
 	// InPlace lets the provider leave a short message where it has received it, outside of the buffer
 	// that was posted, and tell so with Completion.Data. A ULP sets it that copies short messages anyway.
 	InPlace bool
+	// Take, unless it is nil, may be offered a message in place before the Receive for it completes. If it takes the
+	// message, it reports true, and the Receive stays posted for the next message: what comes in place needs no buffer.
+	// Take may post, and write to m, which it has until it returns. A call of Handler.Completed follows soon, with no
+	// completions if there are none. Take gets only messages of plain Sends, and only while no completion waits.
+	Take func(m []byte) bool
 }
 
 // Dialled returns o with the private data that a Dial sends. invalidates says whether the peer may

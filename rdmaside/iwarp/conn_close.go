@@ -74,7 +74,10 @@ func (c *conn) deliver() bool {
 		return false
 	}
 	cs := c.qp.take()
-	if len(cs) > 0 || c.copied && !c.qp.ended {
+	took := c.qp.took
+	c.qp.took = 0
+	c.unanswered -= int(took)
+	if len(cs) > 0 || (c.copied || took > 0) && !c.qp.ended {
 		c.copied = false
 		for i := range cs {
 			if cs[i].Op == fabric.OpReceive {

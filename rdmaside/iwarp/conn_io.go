@@ -79,7 +79,7 @@ func (s *stream) Received(b []byte) {
 	c.qp.rx.lends = c.qp.cfg.inPlace
 	c.input(b)
 	if c.qp.rx.lends {
-		if c.qp.rx.lends = false; len(c.qp.cs) > 0 {
+		if c.qp.rx.lends = false; len(c.qp.cs) > 0 || c.qp.took > 0 {
 			c.deliver() // b soon has other octets
 		}
 	}

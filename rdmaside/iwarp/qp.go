@@ -43,13 +43,15 @@ func (s qpState) String() string {
 // qpConfig has the parameters that start-up agreed on, and those that the ULP set.
 type qpConfig struct {
 	crc     bool
-	markers bool // the peer wants Markers in the FPDUs that this side sends
-	hold    bool // MPA responder: the first FPDU is the peer's
-	rtrSend bool // the peer may begin with a zero-length Send that is not delivered
-	inPlace bool // fabric.ConnOptions.InPlace
+	markers bool                // the peer wants Markers in the FPDUs that this side sends
+	hold    bool                // MPA responder: the first FPDU is the peer's
+	rtrSend bool                // the peer may begin with a zero-length Send that is not delivered
+	inPlace bool                // fabric.ConnOptions.InPlace
+	take    func(m []byte) bool // fabric.ConnOptions.Take
 
-	ird, ord                  int
-	receives, sends, handlesN int
+	ird, ord        int
+	receives, sends int32
+	handlesN        int
 
 	limits *limits
 	pool   *batchPool
@@ -88,8 +90,9 @@ type qp struct {
 	// Work counts as posted until take has lent its completion. So the bounds on posted
 	// work bound the queue of completions too.
 	cs, csSpare []fabric.Completion
-	received    int // Receives posted
-	posts       int // Sends, Writes and Reads posted
+	received    int32 // Receives posted
+	posts       int32 // Sends, Writes and Reads posted
+	took        int32 // messages that cfg.take took and that conn.deliver has not seen yet
 
 	copied int // octets of payload placed by copying, for the Provider
 }

@@ -192,6 +192,11 @@ func (q *qp) takeShort(b []byte) bool {
 	if len(payload) > len(into) {
 		return false
 	}
+	if r.lends && q.cfg.take != nil && len(q.cs) == 0 && q.cfg.take(payload) {
+		r.msn[wire.QueueSend]++
+		q.took++
+		return true
+	}
 	c := q.receiveDone(len(payload))
 	if r.lends {
 		c.Data = payload

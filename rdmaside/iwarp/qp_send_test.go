@@ -57,7 +57,7 @@ func TestShortSendOrder(t *testing.T) {
 
 	// Whole, and in pieces, which is another way through input.
 	for _, piece := range []int{len(b), 3} {
-		peer, _ := bareQP(qpConfig{crc: true, receives: len(want), sends: 4, handlesN: 4})
+		peer, _ := bareQP(qpConfig{crc: true, receives: int32(len(want)), sends: 4, handlesN: 4})
 		got := make([][]byte, len(want))
 		for i := range want {
 			got[i] = make([]byte, 100<<10)

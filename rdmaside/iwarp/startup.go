@@ -298,7 +298,7 @@ func (p *Provider) config(a agreed, o fabric.ConnOptions) qpConfig {
 	return qpConfig{
 		crc: a.crc, markers: a.markers,
 		ird: a.ird, ord: a.ord,
-		receives: o.Receives, sends: o.Sends, handlesN: o.Handles,
-		limits: p.limits, pool: &p.batches, inPlace: o.InPlace,
+		receives: int32(o.Receives), sends: int32(o.Sends), handlesN: o.Handles,
+		limits: p.limits, pool: &p.batches, inPlace: o.InPlace, take: o.Take,
 	}
 }

@@ -159,6 +159,14 @@ func (e *endpoint) Completed(cs []fabric.Completion) {
 	e.loop.Post(loop.TaskFunc(e.record))
 }
 
+// took notes a message that ConnOptions.Take takes.
+func (e *endpoint) took(m []byte) {
+	e.mu.Lock()
+	e.arrived = append(e.arrived, bytes.Clone(m))
+	e.mu.Unlock()
+	e.loop.Post(loop.TaskFunc(e.record))
+}
+
 // record records the messages that have arrived.
 func (e *endpoint) record() {
 	e.mu.Lock()

@@ -100,40 +100,73 @@ func testReceiveOrder(t *testing.T, f *Fixture) {
 }
 
 // testReceiveInPlace: a ULP that lets the provider leave short messages where they came gets all octets of all
-// messages, and one that does not gets them in its buffers.
+// messages, in their order, be it that it takes some before their Receives complete, and one that does not gets them in
+// its buffers.
 func testReceiveInPlace(t *testing.T, f *Fixture) {
-	const messages = 60
 	for _, inPlace := range []bool{true, false} {
-		p := f.connect(t, pairOptions{
-			dial:   fabric.ConnOptions{Sends: messages},
-			accept: fabric.ConnOptions{Receives: messages + 1, InPlace: inPlace},
-			prepare: func(_, other *endpoint) {
-				other.receives, other.repost, other.size = messages+1, false, 64<<10
-			},
-		})
-		var want [][]byte
-		for i := range messages {
-			want = append(want, testkit.Pattern(4*(1+i*i*i%12000), uint32(i)))
+		for _, takes := range []bool{true, false} {
+			receiveInPlace(t, f, inPlace, takes)
 		}
-		p.dial.do(func() {
-			for i, m := range want {
-				if _, err := p.dial.postSend(fabric.Send{Parts: [][]byte{m}}); err != nil {
-					t.Errorf("PostSend %d: %v", i, err)
-					return
-				}
-			}
-		})
-		for i, got := range p.other.waitMessages(messages) {
-			if !bytes.Equal(got, want[i]) {
-				t.Fatalf("message %d of %d octets differs; in place: %v", i, len(want[i]), inPlace)
-			}
-		}
-		p.other.mu.Lock()
-		if i := slices.IndexFunc(p.other.completions, func(c fabric.Completion) bool { return c.Data != nil }); i >= 0 && !inPlace {
-			t.Errorf("completion %d is of a message in place", i)
-		}
-		p.other.mu.Unlock()
 	}
+}
+
+// receiveInPlace does what testReceiveInPlace does, for a ULP that lets the provider leave messages in place, or not, and
+// takes the first, the third and so on of those that it is offered, or none.
+func receiveInPlace(t *testing.T, f *Fixture, inPlace, takes bool) {
+	const messages = 60
+	offered, taken := 0, 0
+	var receiver *endpoint
+	o := fabric.ConnOptions{Receives: messages + 1, InPlace: inPlace}
+	if takes {
+		o.Take = func(m []byte) bool {
+			if offered++; offered%2 == 0 {
+				return false
+			}
+			taken++
+			receiver.took(m)
+			clear(m)
+			return true
+		}
+	}
+	p := f.connect(t, pairOptions{
+		dial:   fabric.ConnOptions{Sends: messages},
+		accept: o,
+		prepare: func(_, other *endpoint) {
+			receiver = other
+			other.receives, other.repost, other.size = messages+1, false, 64<<10
+		},
+	})
+	var want [][]byte
+	for i := range messages {
+		want = append(want, testkit.Pattern(4*(1+i*i*i%12000), uint32(i)))
+	}
+	p.dial.do(func() {
+		for i, m := range want {
+			if _, err := p.dial.postSend(fabric.Send{Parts: [][]byte{m}}); err != nil {
+				t.Errorf("PostSend %d: %v", i, err)
+				return
+			}
+		}
+	})
+	for i, got := range p.other.waitMessages(messages) {
+		if !bytes.Equal(got, want[i]) {
+			t.Fatalf("message %d of %d octets differs; in place: %v", i, len(want[i]), inPlace)
+		}
+	}
+	p.other.mu.Lock()
+	received := 0
+	for _, c := range p.other.completions {
+		if c.Op == fabric.OpReceive && c.Err == nil {
+			received++
+		}
+	}
+	if received+taken != messages+1 || !inPlace && taken != 0 { // connect announces itself with one more
+		t.Errorf("%d messages: %d Receives completed, and %d messages were taken without; in place: %v", messages+1, received, taken, inPlace)
+	}
+	if i := slices.IndexFunc(p.other.completions, func(c fabric.Completion) bool { return c.Data != nil }); i >= 0 && !inPlace {
+		t.Errorf("completion %d is of a message in place", i)
+	}
+	p.other.mu.Unlock()
 }
 
 // testSendCopy: messages that were copied and others arrive in the order of posting, although the memory of those that
