@@ -1,6 +1,7 @@
 package chaos
 
 import (
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"sync"
@@ -45,9 +46,13 @@ type wired struct {
 	active atomic.Int32
 }
 
+// wires counts the wires of all tests.
+var wires atomic.Int32
+
 func newWire(o wireOptions, name string, s seed, sk *sky, target string) (*wire, error) {
 	w := &wire{name: name, seed: s, sky: sk, target: target, options: o, conns: make(map[*wired]struct{})}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	// Not 127.0.0.1: while the wire is down, a server of another test could get its port there.
+	l, err := net.Listen("tcp", fmt.Sprintf("127.0.6.%d:0", 1+wires.Add(1)%250))
 	if err != nil {
 		return nil, err
 	}
