@@ -1,17 +1,18 @@
 #!/bin/bash
-# mkinitrd.sh [--tls|--smoke] OUT [BINARY...] packs the guest's initramfs: busybox, the NFS and RDMA tools, fio,
+# mkinitrd.sh [--tls|--smoke|--systemd] OUT [BINARY...] packs the guest's initramfs: busybox, the NFS and RDMA tools, fio,
 # the kernel modules, guest/init as /init, guest/*.sh under /lab, guest/*.c compiled beside
 # them, and each further BINARY, with its shared libraries, in /usr/local/bin of the guest. With
-# --tls it is for the kernel with RPC-with-TLS, and has tlshd. With --smoke it has only what TestLabSmoke uses. It needs
-# no root.
+# --tls it is for the kernel with RPC-with-TLS, and has tlshd. With --smoke it has only what TestLabSmoke uses. With
+# --systemd it has this host's systemd for PID 1. It needs no root.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 LAB_CACHE=${LAB_CACHE:-/var/cache/rdmabridge-lab}
 PATH=$PATH:/usr/sbin:/sbin
-tls='' all=1
+tls='' all=1 systemd=''
 case $1 in
 --tls) tls=1 LAB_CACHE+=/tls ;;
 --smoke) all='' ;;
+--systemd) systemd=1 ;;
 esac
 case $1 in --*) shift ;; esac
 out=$1
@@ -97,6 +98,29 @@ done
 [ -z "$all" ] || for b in $libdir/krb5/plugins/kdb/db2.so /lib/x86_64-linux-gnu/libverto-libev.so.1; do copy_with_libs "$b"; done
 [ -z "$tls" ] || copy_with_libs "$LAB_CACHE/root/usr/sbin/tlshd" /usr/sbin/tlshd
 for b in "$@"; do copy_with_libs "$b" "/usr/local/bin/$(basename "$b")"; done
+if [ -n "$systemd" ]; then
+    for b in /bin/{mount,umount,systemctl,journalctl,systemd-notify} /usr/bin/systemd-run /lib/systemd/systemd{,-journald,-shutdown} \
+        /lib/systemd/system-generators/systemd-fstab-generator; do
+        copy_with_libs "$b"
+    done
+    for u in {basic,sysinit,local-fs-pre,local-fs,remote-fs-pre,remote-fs,network,network-online,multi-user,sockets}.target \
+        {shutdown,umount,final,poweroff}.target systemd-poweroff.service systemd-journald{.service,.socket,-dev-log.socket}; do
+        install -Dm 644 "/lib/systemd/system/$u" "$root/lib/systemd/system/$u"
+    done
+    units=$root/etc/systemd/system
+    mkdir -p "$units"/{multi-user.target.wants,sockets.target.wants}
+    ln -s /lib/systemd/system/multi-user.target "$units/default.target"
+    install -m 644 "$here/guest/lab.service" "$units/"
+    ln -s ../lab.service /lib/systemd/system/remote-fs.target "$units/multi-user.target.wants/"
+    ln -s /lib/systemd/system/systemd-journald{,-dev-log}.socket "$units/sockets.target.wants/"
+    printf '[Manager]\nDefaultTimeoutStartSec=10min\n' > "$root/etc/systemd/system.conf" # emulation is slow
+    echo 0123456789abcdef0123456789abcdef > "$root/etc/machine-id"
+    for name in mount umount; do
+        ln -s /usr/local/bin/rdmabridge "$root/sbin/$name.rdmabridge"
+        ln -s /usr/sbin/mount.nfs "$root/sbin/$name.nfs"
+        ln -s /usr/sbin/mount.nfs "$root/sbin/$name.nfs4"
+    done
+fi
 sources=("$here"/guest/*.c)
 [ -n "$all" ] || sources=("$here/guest/locks.c")
 for c in "${sources[@]}"; do
