@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -117,7 +119,15 @@ func run(args ...string) (code int, out, errOut string) {
 
 // TestCommands asks a bridge without load, in each way that there is.
 func TestCommands(t *testing.T) {
-	_, socket, wait := startControlled(t)
+	b, socket, wait := startControlled(t)
+	// Nothing listens at the endpoints of two. While one fails and the other has not been tried yet, the other cannot be
+	// ejected.
+	testkit.Eventually(t, "both endpoints of two have failed", func() bool {
+		_, body := get(t, "http://"+b.admin.Addr()+"/api/v1/upstreams")
+		var all []status.Upstream
+		must(t, json.Unmarshal([]byte(body), &all))
+		return !slices.ContainsFunc(all[1].Endpoints, func(e status.Endpoint) bool { return e.State != status.EndpointEjected })
+	})
 	for _, tt := range []struct {
 		args []string
 		code int
