@@ -52,6 +52,11 @@ done | sort -u > "$work/says.rpm"
 diff "$work/says" "$work/says.rpm" && [ "$(wc -l < "$work/says")" = 4 ] || fail "the packages say different things of themselves: $(cat "$work/says")"
 cat "$work/says"
 
+for p in "$packages"/rdmabridge_*.deb; do
+    breaks=$(dpkg-deb -f "$p" Breaks)
+    [ "$breaks" = 'rdmabridge-ibverbs (<< 0.1.0-1)' ] || fail "$p breaks ${breaks:-nothing}"
+done
+
 # What RDMA devices need besides has the same files in both formats, and needs no newer libc than it says.
 list "$packages"/rdmabridge-ibverbs_*_amd64.deb > "$work/ibverbs.list"
 list "$packages"/rdmabridge-ibverbs-*.x86_64.rpm | diff "$work/ibverbs.list" - || fail "the packages of ibverbs have other files"

@@ -37,7 +37,12 @@ systemctl stop rdmabridge@two
 start_loads 1
 await 30 "load" rounds_after 2
 begun=$(rounds) old=$(main rdmabridge)
-dpkg -i rdmabridge_0.1.1*.deb rdmabridge-ibverbs_0.1.1*.deb > upgrade.log 2>&1 || fail "$(cat upgrade.log)"
+! dpkg -i rdmabridge_0.1.1*.deb > alone.log 2>&1 || fail "rdmabridge is upgraded alone: $(cat alone.log)"
+grep -q 'would break rdmabridge-ibverbs' alone.log || fail "$(cat alone.log)"
+dpkg -s rdmabridge | grep -q '^Version: 0\.1\.0' || fail "$(dpkg -s rdmabridge)"
+[ "$(main rdmabridge)" = "$old" ] || fail "an upgrade that was refused has touched the bridge"
+say "dpkg refuses an upgrade of rdmabridge alone"
+dpkg -i rdmabridge-ibverbs_0.1.1*.deb rdmabridge_0.1.1*.deb > upgrade.log 2>&1 || fail "$(cat upgrade.log)"
 grep -q "rdmabridge.service handed over from process $old to $(main rdmabridge)" upgrade.log || fail "no hand-over: $(cat upgrade.log)"
 [ "$(program rdmabridge)" = /usr/bin/rdmabridge-ibverbs ] || fail "$(program rdmabridge) runs after the upgrade"
 rdmabridge stats > stats.log && grep -q '^rdmabridge 0\.1\.1,' stats.log || fail "$(head -1 stats.log) runs"
