@@ -94,7 +94,7 @@ func (r *report) hostPort(path, s string, port int) (host string, n uint64, ok b
 		return "", 0, false
 	}
 	if host == "*" {
-		r.addf(path, "%q has * as its host; for every address of this host write :%s", s, text)
+		r.addf(path, "%q has * as its host; write :%s, which is every address of this host", s, text)
 		return "", 0, false
 	}
 	if problem := badHost(host); problem != "" {

@@ -9,11 +9,16 @@ import (
 // none where decoding has already reported one.
 
 // required reports whether the file has the setting.
-func (r *report) required(path, value string) bool {
+func (r *report) required(path, value, example string) bool {
 	if value == "" && !r.has(path) && !r.spoiled(path) {
-		r.addf(path, "this setting is required")
+		r.missing(path, example)
 	}
 	return value != ""
+}
+
+// missing says that the file lacks the setting.
+func (r *report) missing(path, example string) {
+	r.addf(path, "this setting is required; write it, such as %s: %s", path[strings.LastIndexByte(path, '.')+1:], example)
 }
 
 // needs rejects the settings within path that the file gives. They have no effect without the

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
 	"strconv"
 	"strings"
@@ -38,7 +39,7 @@ func decodeValue(from, to reflect.Value) (any, error) {
 		case float64:
 			return parse(strconv.FormatFloat(from.Float(), 'f', -1, 64))
 		}
-		return nil, fmt.Errorf("write a plain value, not %s", describe(data))
+		return nil, fmt.Errorf("write a single value, not %s", describe(data))
 	}
 	n, isNumber := data.(int)
 	switch to.Kind() {
@@ -55,7 +56,9 @@ func decodeValue(from, to reflect.Value) (any, error) {
 			return nil, &notText{data}
 		}
 	case reflect.Int:
-		if !isNumber {
+		if f, ok := data.(float64); ok && math.Abs(f) >= 1<<53 {
+			return nil, fmt.Errorf("%s is too large; write a smaller whole number", describe(data))
+		} else if !isNumber {
 			return nil, fmt.Errorf("write a whole number, not %s", describe(data))
 		} else if n <= 0 {
 			return nil, fmt.Errorf("%d is not greater than 0; write a whole number from 1", n)

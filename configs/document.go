@@ -46,7 +46,7 @@ func parseDocument(name string, data []byte, r *report) (d document, ok bool) {
 	case root.Kind == yaml.MappingNode:
 		d.root = root
 	case root.ShortTag() != "!!null":
-		r.add(problem{File: name, Line: root.Line, Text: "write settings (name: value)" + lacksSpace(root)})
+		r.add(problem{File: name, Line: root.Line, Text: "this is no setting; write name: value" + lacksSpace(root)})
 		return d, false
 	}
 	return d, true

@@ -54,7 +54,7 @@ func filesIn(dir string) (files []string, err error) {
 		}
 	}
 	if len(files) == 0 {
-		return nil, fmt.Errorf("%s is a directory, and no file in it ends in .yaml or .yml", dir)
+		return nil, fmt.Errorf("%s is a directory, and no file in it ends in .yaml or .yml; name a file, or another directory", dir)
 	}
 	return files, nil
 }

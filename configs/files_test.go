@@ -141,7 +141,7 @@ RDMABRIDGE_TLS_HANDSHAKES: tls.handshakes: -1 is not greater than 0; write a who
 RDMABRIDGE_TLS_WAITING: tls.waiting: write a whole number, not "1.5"`},
 		{"variables of other types", nil, []string{"RDMABRIDGE_HARDENING=maybe", "RDMABRIDGE_DRAIN_TIMEOUT=30", "RDMABRIDGE_MEMORY_BUDGET=lots", "RDMABRIDGE_LOG_ACCESS_SAMPLE=2"}, `RDMABRIDGE_DRAIN_TIMEOUT: drain.timeout: "30" has no unit; write one such as 30ms or 30s
 RDMABRIDGE_HARDENING: hardening: "maybe" is not a switch; write on or off
-RDMABRIDGE_LOG_ACCESS_SAMPLE: log.access.sample: "2" is not a part of all; write one above 0 and up to 1, such as 1% or 0.01
+RDMABRIDGE_LOG_ACCESS_SAMPLE: log.access.sample: "2" is not a share; write one above 0 and up to 1, such as 1% or 0.01
 RDMABRIDGE_MEMORY_BUDGET: memory.budget: "lots" is not a size; write one such as 4096, 64KiB, 1MiB or 1GiB`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -24,7 +24,7 @@ func parseFraction(s string) (Fraction, error) {
 		v /= 100
 	}
 	if err != nil || !(v > 0 && v <= 1) {
-		return 0, fmt.Errorf("%q is not a part of all; write one above 0 and up to 1, such as 1%% or 0.01", s)
+		return 0, fmt.Errorf("%q is not a share; write one above 0 and up to 1, such as 1%% or 0.01", s)
 	}
 	return Fraction(v), nil
 }

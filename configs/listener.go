@@ -120,8 +120,8 @@ const (
 )
 
 func (l *Listener) validate(path string, k Known, c *Config, r *report) {
-	r.required(path+".name", l.Name)
-	if r.required(path+".address", l.Address) {
+	r.required(path+".name", l.Name, "nfs")
+	if r.required(path+".address", l.Address, "0.0.0.0:2049") {
 		r.listenAddress(path+".address", l.Address, UsualPort(l.Transport))
 	}
 	r.oneOf(path+".transport", string(l.Transport), string(TransportTCP), string(TransportRDMA))
@@ -202,7 +202,7 @@ func (l *Listener) validateWeights(path string, r *report) {
 			r.addf(p+".clients", "the list is empty; write at least one address")
 		}
 		if w.Weight == 0 && !r.has(p+".weight") {
-			r.addf(p+".weight", "this setting is required")
+			r.missing(p+".weight", "2")
 		}
 		r.atMost(p+".weight", w.Weight, maxWeight)
 		for j, c := range w.Clients {
@@ -226,10 +226,10 @@ func (l *Listener) validateRoutes(path string, k Known, c *Config, r *report) {
 	programs := make(map[uint32]*routed)
 	for i, route := range l.Routes {
 		p := fmt.Sprintf("%s.routes[%d]", path, i)
-		if r.required(p+".upstream", route.Upstream) {
+		if r.required(p+".upstream", route.Upstream, "storage") {
 			c.checkUpstream(p+".upstream", route.Upstream, r)
 		}
-		if !r.required(p+".program", string(route.Program)) {
+		if !r.required(p+".program", string(route.Program), "mount") {
 			continue
 		}
 		n, err := k.ResolveProgram(route.Program)

@@ -3,6 +3,7 @@ package configs
 import (
 	"fmt"
 	"net/netip"
+	"regexp"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -44,7 +45,7 @@ var mistakes = []struct{ name, old, next, want string }{
 	{"IPv6 without quotes at the end of a list", "      - 10.1.0.5:20048", "      - [2001:db8::5]:20048", `line 17: an address in brackets would be a list here; write it in quotes: "[2001:db8::5]:20048"`},
 	{"IPv6 without quotes in brackets", "[10.1.0.5:20049]", "[[fd00::5]:20049, 10.1.0.6:20049]", `line 12: upstreams[0].endpoints[0]: a list cannot be the name of a setting; write an IPv6 address in quotes, such as "[::1]:2049"`},
 	{"IPv6 without quotes in braces", "admin:\n  address: 127.0.0.1:9090", "admin: {address: [::1]:9090}", `line 19: an address in brackets would be a list here; write it in quotes: "[::1]:9090"`},
-	{"an asterisk as the host", "0.0.0.0:2049", "*:20049", `line 3: * refers to an anchor; for every address of this host write :20049`},
+	{"an asterisk as the host", "0.0.0.0:2049", "*:20049", `line 3: * refers to an anchor; write :20049, which is every address of this host`},
 	{"an asterisk as a value", "level: info", "level: *", `line 22: a value cannot begin with *, which refers to an anchor; write it in quotes`},
 	{"an anchor that is not there", "upstream: storage\n", "upstream: *storage\n", `line 4: no line above has the anchor &storage; write that, or the value in quotes if it begins with *`},
 	{"no space after a colon", "level: info", "level:info", `line 21: log: write settings (name: value), not "level:info"; known here: access, format, level`},
@@ -56,16 +57,16 @@ var mistakes = []struct{ name, old, next, want string }{
 	{"a bracket without end", "[10.0.0.0/8]", "[10.0.0.0/8", `line 8: the [ that begins here has no end; write ]`},
 	{"a brace without end", "{budget: 1GiB}", "{budget: 1GiB", `line 18: the { that begins here has no end; write }`},
 	{"a brace without end in the last line", "drain: {timeout: 30s}", "drain: {timeout: 30s", `line 23: the { that begins here has no end; write }`},
-	{"a brace too many", "{budget: 1GiB}", "{budget: 1GiB}}", `line 18: text follows the end of the value; write the whole value in quotes`},
-	{"a quote without end", "level: info", `level: "info`, `line 22: the quote that begins here has no end`},
-	{"a quote in quotes", "level: info", "level: 'it's'", `line 22: text follows the end of the value; write the whole value in quotes`},
+	{"a brace too many", "{budget: 1GiB}", "{budget: 1GiB}}", `line 18: text follows the end of the value; remove it, or write all of the value in quotes, and a quote in it twice`},
+	{"a quote without end", "level: info", `level: "info`, `line 22: the quote that begins here has no end; write the same sign behind the value`},
+	{"a quote in quotes", "level: info", "level: 'it's'", `line 22: text follows the end of the value; remove it, or write all of the value in quotes, and a quote in it twice`},
 	{"a backslash in double quotes", "level: info", `level: "\info"`, `line 22: in double quotes, \ begins an escape; write \\, or single quotes`},
 	{"a colon in a value", "level: info", "level: info: really", `line 22: a value with a colon and a space would be another setting; write it in quotes, or in a line of its own`},
 	{"a comma between entries of a list", "[10.0.0.0/8]", "[10.0.0.0/8 192.0.2.7]", `line 8: listeners[0].allow[0]: "10.0.0.0/8 192.0.2.7" has several networks; write a comma between the entries of a list`},
 	{"a sign that YAML reserves", "level: info", "level: @info", `line 22: a value cannot begin with @; write it in quotes`},
 	{"an octet that is not UTF-8", "level: info", "level: \xffinfo", `line 22: the file is not in UTF-8; save it as such`},
 	{"a control character", "level: info", "level: in\x01fo", `line 22: the control character 0x01 is not possible here; remove it`},
-	{"a heading", "log:\n", "[log]\nlog:\n", `line 21: this line is neither a setting (name: value) nor the entry of a list (- value)`},
+	{"a heading", "log:\n", "[log]\nlog:\n", `line 21: this line is neither a setting nor the entry of a list; write name: value, or - value`},
 	{"a setting twice", "log:\n", "admin: {address: none}\nlog:\n", `line 21: admin: line 19 has this setting already; remove one of the two`},
 	{"two documents", "log:\n", "---\nlog:\n", `line 21: a second YAML document begins here; write only one`},
 	// Addresses.
@@ -80,7 +81,7 @@ var mistakes = []struct{ name, old, next, want string }{
 	{"a huge size", "1GiB", "100000000000000000000", `line 18: memory.budget: "100000000000000000000" is too large for a size; write one such as 64KiB, 1MiB or 1GiB`},
 	{"a number above 255", "10.1.0.5:20049", "10.1.0.500:20049", `line 12: upstreams[0].endpoints[0]: "10.1.0.500:20049": 10.1.0.500 is not an IPv4 address; write four numbers from 0 to 255`},
 	{"three numbers", "10.1.0.5:20049", "10.1.5:20049", `line 12: upstreams[0].endpoints[0]: "10.1.5:20049": 10.1.5 is not an IPv4 address; write four numbers from 0 to 255`},
-	{"an asterisk in quotes", "0.0.0.0:2049", `"*:20049"`, `line 3: listeners[0].address: "*:20049" has * as its host; for every address of this host write :20049`},
+	{"an asterisk in quotes", "0.0.0.0:2049", `"*:20049"`, `line 3: listeners[0].address: "*:20049" has * as its host; write :20049, which is every address of this host`},
 	{"no port", "10.1.0.5:20049", "10.1.0.5", `line 12: upstreams[0].endpoints[0]: "10.1.0.5" has no port; write 10.1.0.5:20049`},
 	{"no port behind the colon", "10.1.0.5:20049", "'10.1.0.5:'", `line 12: upstreams[0].endpoints[0]: "10.1.0.5:" has no port behind the colon; write 10.1.0.5:20049`},
 	{"a Unix socket", "10.1.0.5:20049", "unix:/run/x.sock", `line 12: upstreams[0].endpoints[0]: "unix:/run/x.sock" is a Unix socket; write host:port, such as 127.0.0.1:20049`},
@@ -104,7 +105,7 @@ var mistakes = []struct{ name, old, next, want string }{
 	{"a setting in the wrong place", "log:\n", "credits: 64\nlog:\n", `line 21: credits: unknown setting; it belongs in listeners[] or upstreams[].pool`},
 	{"a pool at the top", "log:\n", "pool: {connections: 4}\nlog:\n", `line 21: pool: unknown setting; it belongs in upstreams[]`},
 	{"a pool of a listener", "    upstream: storage\n", "    upstream: storage\n    pool: {connections: 4}\n", `line 5: listeners[0].pool: unknown setting; it belongs in upstreams[]`},
-	{"a huge number", "{connections: 4}", "{connections: 100000000000000000000}", `line 13: upstreams[0].pool.connections: write a whole number, not 100000000000000000000`},
+	{"a huge number", "{connections: 4}", "{connections: 100000000000000000000}", `line 13: upstreams[0].pool.connections: 100000000000000000000 is too large; write a smaller whole number`},
 	{"a protocol as provider", "    transport: rdma\n", "    transport: rdma\n    provider: roce\n", `line 12: upstreams[0].provider: "roce" is no provider; write ibverbs, which uses adapters for RoCE, in a build that has it (rdmabridge version): docs/ibverbs.md`},
 	{"an unknown word", "level: info", "level: verbose", `line 22: log.level: "verbose" is not possible here; write debug, info, warn or error`},
 	{"an upstream that is not there", "upstream: storage", "upstream: storag", `line 4: listeners[0].upstream: no upstream is named "storag"; write storage or mountd, or add one`},
@@ -125,10 +126,10 @@ var mistakes = []struct{ name, old, next, want string }{
 	{"a number that is no port", "127.0.0.1:9090", "909090", `line 20: admin.address: 909090 is not an address; write 127.0.0.1:9090, or ":9090" for every address of this host`},
 	{"a duration in words", "30s", "30 seconds", `line 23: drain.timeout: "30 seconds" is not a duration; write one such as 500ms, 5s or 1m30s`},
 	{"a size with a fraction", "1GiB", "1.5", `line 18: memory.budget: "1.5" is not a size; write one such as 4096, 64KiB, 1MiB or 1GiB`},
-	{"a size that is settings", "1GiB", "{octets: 1}", `line 18: memory.budget: write a plain value, not settings`},
-	{"a duration that is a list", "30s", "[30s]", `line 23: drain.timeout: write a plain value, not a list`},
+	{"a size that is settings", "1GiB", "{octets: 1}", `line 18: memory.budget: write a single value, not settings`},
+	{"a duration that is a list", "30s", "[30s]", `line 23: drain.timeout: write a single value, not a list`},
 	{"a switch that is neither", "log:\n", "hardening: maybe\nlog:\n", `line 21: hardening: "maybe" is not a switch; write on or off`},
-	{"a part above all", "log:\n", "tracing: {endpoint: 'http://h:1', sample: 1.5}\nlog:\n", `line 21: tracing.sample: "1.5" is not a part of all; write one above 0 and up to 1, such as 1% or 0.01`},
+	{"a part above all", "log:\n", "tracing: {endpoint: 'http://h:1', sample: 1.5}\nlog:\n", `line 21: tracing.sample: "1.5" is not a share; write one above 0 and up to 1, such as 1% or 0.01`},
 	{"a number in quotes", "{connections: 4}", "{connections: '4'}", `line 13: upstreams[0].pool.connections: write a whole number, not "4"`},
 	{"a negative number", "{connections: 4}", "{connections: -4}", `line 13: upstreams[0].pool.connections: -4 is not greater than 0; write a whole number from 1`},
 	{"a number that is a list", "{connections: 4}", "{connections: [4]}", `line 13: upstreams[0].pool.connections: write a whole number, not a list`},
@@ -141,13 +142,13 @@ var mistakes = []struct{ name, old, next, want string }{
 	{"a list in place of text", "level: info", "level: [info]", `line 22: log.level: write text, not a list`},
 	{"a list in place of settings", "log:\n  level: info", "log: [level]", `line 21: log: write settings (name: value), not a list; known here: access, format, level`},
 	{"a text as an entry of settings", "upstreams:\n", "upstreams:\n  - third\n", `line 10: upstreams[0]: write settings (name: value), not "third"; known here: backoff, balance, endpoints, failover, ibverbs, inline, iwarp, layouts, name, pool, provider, proxy_protocol, source, timeouts, tls, transport`},
-	{"a list in a list", "[10.0.0.0/8]", "[[10.0.0.0/8]]", `line 8: listeners[0].allow[0]: write a plain value, not a list`},
+	{"a list in a list", "[10.0.0.0/8]", "[[10.0.0.0/8]]", `line 8: listeners[0].allow[0]: write a single value, not a list`},
 	{"a path with dots", "log:\n  level: info", "log.level: info", `line 21: log.level: a dot does not lead into a section; write log: {level: ...}`},
 	{"a setting twice, in capitals", "  level: info", "  level: info\n  LEVEL: warn", `line 23: log.level: line 22 has this setting already; remove one of the two`},
-	{"a setting without a value", "address: 0.0.0.0:2049", "address:", `line 3: listeners[0].address: this setting is required`},
+	{"a setting without a value", "address: 0.0.0.0:2049", "address:", `line 3: listeners[0].address: this setting is required; write it, such as address: 0.0.0.0:2049`},
 	{"a merged setting that is unknown", "log:\n", "x-log: &log {lvel: warn}\nlog:\n  <<: *log\n", `line 21: log.lvel: unknown setting; did you mean level?`},
 	{"an identity that is short", "log:\n", "identity: rdma\nlog:\n", `line 21: identity: 4 octets are too few; write a text of 8 to 256 that no other bridge has`},
-	{"one line without a space", goodFile, "loops:2\n", `line 1: write settings (name: value), with a space after the colon: loops: 2`},
+	{"one line without a space", goodFile, "loops:2\n", `line 1: this is no setting; write name: value, with a space after the colon: loops: 2`},
 }
 
 // mistakesKnown is a host at 10.1.0.7 without the directory /srv/none.
@@ -157,6 +158,10 @@ func mistakesKnown() Known {
 	k.Directory = func(path string) bool { return path != "/srv/none" && path != "/run/none" }
 	return k
 }
+
+// helps is the form of all messages: the line, what is there, and what to write or to do instead, which begins behind a
+// semicolon. Where a value is all that is wrong, it is the last: write ..., not ...
+var helps = regexp.MustCompile(`^line [1-9]\d*: .+(; (write|remove|make|indent|save|did you mean|it belongs in) .+|: write .+, not .+)$`)
 
 // TestMistakes: each mistake has one message, with its line, the setting, and what to write. One of the syntax shows
 // the line.
@@ -178,8 +183,8 @@ func TestMistakes(t *testing.T) {
 			if len(ps) != 1 || ps[0].Summary() != tc.want {
 				t.Fatalf("got  %v\nwant %s", err, tc.want)
 			}
-			if ps[0].Line < 1 || !strings.Contains(ps[0].Text, "write") && ps[0].Path == "" && ps[0].excerpt == "" {
-				t.Error("no line, or nothing that helps")
+			if !helps.MatchString(tc.want) {
+				t.Errorf("the message does not say where it is, what was found, or what to write: %s", tc.want)
 			}
 			if ps[0].excerpt == "" {
 				return

@@ -16,9 +16,9 @@ var badFiles = []struct{ name, file, want string }{
 		listeners: the file has no listener; write at least one
 		upstreams: the file has no upstream; write at least one`},
 	{"a list", "- a\n", `
-		line 1: write settings (name: value)`},
+		line 1: this is no setting; write name: value`},
 	{"syntax", "listeners: [\n", `
-		line 1: a list [ ] or settings { } have no end
+		line 1: a list [ ] or settings { } have no end; write ] or }
 		     1 | listeners: [
 		       |             ^`},
 	{"tab", "listeners:\n\t- name: x\n", `
@@ -48,7 +48,7 @@ listeners:
     routes:
       - {program: nfs, version: [3], upstream: s}
 ` + tail, `
-		line 3: listeners[0].address: this setting is required
+		line 3: listeners[0].address: this setting is required; write it, such as address: 0.0.0.0:2049
 		line 4: listeners[0].adress: unknown setting; did you mean address?
 		line 7: listeners[0].routes[0].version: unknown setting; did you mean versions?`},
 	{"wrong kinds", `
@@ -67,7 +67,7 @@ log: json
 		line 5: upstreams[0].transport: write text, not a list
 		line 6: upstreams[0].endpoints: write a list, such as ["h:1"], not "h:1"
 		line 7: upstreams[0].pool: write settings (name: value), not 4; known here: connections, credits, gss_window, idle, mode, pinned, pinned_calls, share
-		line 8: upstreams[0].timeouts.call: write a plain value, not settings
+		line 8: upstreams[0].timeouts.call: write a single value, not settings
 		line 9: loops: write a whole number, not "many"
 		line 10: log: write settings (name: value), not "json"; known here: access, format, level`},
 	{"sizes", head + tail + "memory: {budget: 1GB3}\n", `
@@ -98,10 +98,10 @@ log: json
 	{"access log", head + tail + "log: {access: {mode: some, slower: none, sample: 2, path: access.log}}\ntracing: {endpoint: 'collector:4318', sample: 0%}\n", `
 		line 3: log.access.mode: "some" is not possible here; write off, failed, slow, sampled or all
 		line 3: log.access.path: "access.log" is not an absolute path; write stderr, or a path such as /var/log/rdmabridge/access.log
-		line 3: log.access.sample: "2" is not a part of all; write one above 0 and up to 1, such as 1% or 0.01
+		line 3: log.access.sample: "2" is not a share; write one above 0 and up to 1, such as 1% or 0.01
 		line 3: log.access.slower: none is not possible here; write a duration such as 30s
 		line 4: tracing.endpoint: "collector:4318" is not the URL of a collector; write one such as http://127.0.0.1:4318, or none
-		line 4: tracing.sample: "0%" is not a part of all; write one above 0 and up to 1, such as 1% or 0.01`},
+		line 4: tracing.sample: "0%" is not a share; write one above 0 and up to 1, such as 1% or 0.01`},
 	{"addresses", `
 listeners:
   - {name: a, address: nowhere, upstream: s}
@@ -138,11 +138,11 @@ upstreams:
   - {name: t, transport: tcp, endpoints: ['h:2'], tls: {ca: /c}}
   - {name: r, transport: rdma, endpoints: ['h:3'], tls: {mode: required}}
 `, `
-		line 3: listeners[0].tls.certificate: this setting is required
+		line 3: listeners[0].tls.certificate: this setting is required; write it, such as certificate: /etc/rdmabridge/tls.pem
 		line 4: listeners[1].tls.certificate: this setting needs mode optional or required; write that, or remove this setting
 		line 5: listeners[2].tls.certificate: "c" is not an absolute path; write one such as /etc/rdmabridge/tls/server.pem
 		line 5: listeners[2].tls.client.ca: "ca" is not an absolute path; write one such as /etc/rdmabridge/tls/server.pem
-		line 6: listeners[3].tls.client.ca: this setting is required: the CAs that sign the certificates of clients, in a PEM file
+		line 6: listeners[3].tls.client.ca: this setting is required; write the path of a PEM file with the CAs that sign the certificates of clients
 		line 7: listeners[4].tls.client.names: this setting needs mode request or require; write that, or remove this setting
 		line 8: listeners[5].tls.mode: "on" is not possible here; write off, optional or required
 		line 9: listeners[6].tls: RPC-with-TLS is for tcp; what protects RDMA is a private network, IPsec or MACsec below it, or krb5p in NFS: see docs/tls.md; remove this setting
@@ -188,7 +188,7 @@ upstreams:
 		line 5: listeners[2].upstream: the listener has no destination for its Calls; write an upstream, or at least one route
 		line 8: upstreams[1].name: upstreams[0] in line 7 has the name s too; write another name
 		line 9: upstreams[2].endpoints: the list is empty; write at least one address
-		line 9: upstreams[2].name: this setting is required
+		line 9: upstreams[2].name: this setting is required; write it, such as name: storage
 		line 9: upstreams[2].transport: "quic" is not possible here; write rdma or tcp`},
 	{"routes", `
 listeners:
@@ -208,8 +208,8 @@ listeners:
 		line 10: listeners[0].routes[4].program: "fnord" is not an RPC program; write a name such as nfs or mount, or a number
 		line 11: listeners[0].routes[5].upstream: no upstream is named "gone"; write s, or add one
 		line 11: listeners[0].routes[5].versions[0]: write a whole number up to 4294967295, not -3
-		line 12: listeners[0].routes[6].program: this setting is required
-		line 12: listeners[0].routes[6].upstream: this setting is required`},
+		line 12: listeners[0].routes[6].program: this setting is required; write it, such as program: mount
+		line 12: listeners[0].routes[6].upstream: this setting is required; write it, such as upstream: storage`},
 	{"allow", `
 listeners: [{name: l, address: ':1', upstream: s, allow: [10.1.2.3/8, 10.0.0.0/33, here, 192.0.2.7, '2001:db8::/32']}]
 ` + tail, `
@@ -308,7 +308,7 @@ listeners:
 		line 6: listeners[0].weights[1].clients[0]: an earlier address matches all of 10.1.2.3/32; remove one of the two
 		line 6: listeners[0].weights[1].weight: 101 is too large; write at most 100
 		line 6: listeners[0].weights[2].clients: the list is empty; write at least one address
-		line 6: listeners[0].weights[3].weight: this setting is required
+		line 6: listeners[0].weights[3].weight: this setting is required; write it, such as weight: 2
 		line 7: listeners[0].rates.client.bytes: 2048GiB is out of range; write a size from 64KiB to 1024GiB
 		line 7: listeners[0].rates.listener.bytes: 1KiB is out of range; write a size from 64KiB to 1024GiB
 		line 7: listeners[0].rates.listener.calls: 10000001 is too large; write at most 10000000`},

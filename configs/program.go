@@ -61,9 +61,9 @@ func (e *declaredEarlier) add(procedures []uint32) bool {
 // validate checks entry i. earlier has what the entries before it declare, and gets what this one does.
 func (d *DeclaredProgram) validate(path string, i int, earlier map[programVersion]*declaredEarlier, k Known, r *report) {
 	if d.Reply == 0 && !r.spoiled(path+".reply") {
-		r.addf(path+".reply", "this setting is required")
+		r.missing(path+".reply", "64KiB")
 	}
-	if r.required(path+".effect", d.Effect) {
+	if r.required(path+".effect", d.Effect, EffectNonIdempotent) {
 		r.oneOf(path+".effect", d.Effect, EffectReadOnly, EffectIdempotent, EffectNonIdempotent)
 	}
 	if n := len(d.Procedures); n > maxDeclaredNumbers {
@@ -71,12 +71,12 @@ func (d *DeclaredProgram) validate(path string, i int, earlier map[programVersio
 	}
 	switch n := len(d.Versions); {
 	case n == 0 && !r.spoiled(path+".versions"):
-		r.addf(path+".versions", "this setting is required")
+		r.missing(path+".versions", "[1]")
 	case n > maxDeclaredVersions:
 		r.addf(path+".versions", "there are %d versions; write at most %d", n, maxDeclaredVersions)
 		return
 	}
-	if !r.required(path+".program", string(d.Program)) {
+	if !r.required(path+".program", string(d.Program), "536870913") {
 		return
 	}
 	program, err := k.ResolveProgram(d.Program)

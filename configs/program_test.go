@@ -24,11 +24,11 @@ func TestDeclaredPrograms(t *testing.T) {
 		{"the longest Reply", "{program: 9, versions: [1], reply: 1032KiB, effect: idempotent}", ""},
 		{"a longer one", "{program: 9, versions: [1], reply: 4105KiB, effect: non_idempotent}", "programs[0].reply: 4105KiB is more than chunks.reply, which is 4104KiB; write less here, or more there"},
 		{"nothing", "{}", `
-			programs[0].effect: this setting is required
-			programs[0].program: this setting is required
-			programs[0].reply: this setting is required
-			programs[0].versions: this setting is required`},
-		{"no version", "{program: 9, versions: []" + rest, "programs[0].versions: this setting is required"},
+			programs[0].effect: this setting is required; write it, such as effect: non_idempotent
+			programs[0].program: this setting is required; write it, such as program: 536870913
+			programs[0].reply: this setting is required; write it, such as reply: 64KiB
+			programs[0].versions: this setting is required; write it, such as versions: [1]`},
+		{"no version", "{program: 9, versions: []" + rest, "programs[0].versions: this setting is required; write it, such as versions: [1]"},
 		{"no Reply", "{program: 9, versions: [1], reply: 0, effect: read_only}", "programs[0].reply: \"0\" is not greater than 0; write a size such as 4096, 64KiB, 1MiB or 1GiB"},
 		{"no effect", "{program: 9, versions: [1], reply: 1KiB, effect: none}", `programs[0].effect: "none" is not possible here; write read_only, idempotent or non_idempotent`},
 		{"no program", "{program: echo, versions: [1]" + rest, `programs[0].program: "echo" is not an RPC program; write a name such as nfs or mount, or a number`},

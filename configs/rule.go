@@ -159,7 +159,7 @@ func (l *Listener) validateRules(path string, k Known, c *Config, r *report) {
 	for i := range l.Rules {
 		x := &l.Rules[i]
 		p := fmt.Sprintf("%s[%d]", path, i)
-		if r.required(p+".name", x.Name) {
+		if r.required(p+".name", x.Name, "read-only") {
 			checkName(path, i, x.Name, names, r)
 		}
 		x.validate(p, l, k, c, r)
@@ -202,7 +202,7 @@ func (x *Rule) validate(path string, l *Listener, k Known, c *Config, r *report)
 		}
 	}
 	r.oneOf(path+".class", x.Class, ClassReading, ClassChanging)
-	if r.required(path+".action", x.Action) {
+	if r.required(path+".action", x.Action, ActionDeny) {
 		r.oneOf(path+".action", x.Action, ActionAllow, ActionDeny, ActionUpstream)
 	}
 	if x.Action != ActionDeny {
@@ -219,7 +219,7 @@ func (x *Rule) validate(path string, l *Listener, k Known, c *Config, r *report)
 	switch {
 	case x.Action != ActionUpstream:
 		r.needs(path, "action upstream", "upstream")
-	case r.required(path+".upstream", x.Upstream):
+	case r.required(path+".upstream", x.Upstream, "storage"):
 		c.checkUpstream(path+".upstream", x.Upstream, r)
 	}
 	if _, err := k.Targets(x); err != nil && !r.has(path+".programs") && !r.has(path+".procedures") {

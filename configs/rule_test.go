@@ -20,8 +20,8 @@ func ruleFile(transport string, lines ...string) []byte {
 func TestBadRules(t *testing.T) {
 	for _, tt := range []struct{ name, transport, rules, want string }{
 		{"nothing", "tcp", `{}`, `
-			line 7: listeners[0].rules[0].action: this setting is required
-			line 7: listeners[0].rules[0].name: this setting is required`},
+			line 7: listeners[0].rules[0].action: this setting is required; write it, such as action: deny
+			line 7: listeners[0].rules[0].name: this setting is required; write it, such as name: read-only`},
 		{"words", "tcp", `{name: a b, action: drop, class: write, flavors: [krb], programs: [smb], uids: [x, 9-1], answer: no}`, `
 			line 7: listeners[0].rules[0].action: "drop" is not possible here; write allow, deny or upstream
 			line 7: listeners[0].rules[0].answer: this setting needs action deny; write that, or remove this setting
@@ -39,7 +39,7 @@ func TestBadRules(t *testing.T) {
 			line 9: listeners[0].rules[2]: no Call reaches this rule, because rules[1] matches all Calls; remove one of the two
 			line 9: listeners[0].rules[2].name: listeners[0].rules[0] in line 7 has the name a too; write another name`},
 		{"upstream", "tcp", "{name: a, action: upstream}\n{name: b, action: upstream, upstream: x}\n{name: c, action: allow, upstream: s, clients: [10.0.0.1]}", `
-			line 7: listeners[0].rules[0].upstream: this setting is required
+			line 7: listeners[0].rules[0].upstream: this setting is required; write it, such as upstream: storage
 			line 8: listeners[0].rules[1].upstream: no upstream is named "x"; write s, or add one
 			line 9: listeners[0].rules[2].upstream: this setting needs action upstream; write that, or remove this setting`},
 		{"squash", "tcp", "{name: a, action: deny, squash: root}\n{name: b, action: allow, squash: some}", `

@@ -82,7 +82,7 @@ func (x *syntaxError) explain() string {
 			return `in double quotes, \ begins an escape; write \\, or single quotes`
 		}
 		x.mark = x.ContextMark
-		return "the quote that begins here has no end"
+		return "the quote that begins here has no end; write the same sign behind the value"
 	case strings.HasPrefix(m, "mapping values are not allowed"):
 		return x.explainMapping(line)
 	case strings.HasPrefix(m, "could not find expected ':'"):
@@ -91,12 +91,12 @@ func (x *syntaxError) explain() string {
 	case strings.HasPrefix(m, "did not find expected ',' or"):
 		return x.explainFlow(line)
 	case strings.HasPrefix(m, "did not find expected node content"):
-		return "a list [ ] or settings { } have no end"
+		return "a list [ ] or settings { } have no end; write ] or }"
 	case strings.HasPrefix(m, "did not find expected '-'"):
 		return x.explainIndent(line)
 	case strings.HasPrefix(m, "did not find expected key"):
 		if strings.TrimSpace(line[:x.offset(line)]) != "" {
-			return "text follows the end of the value; write the whole value in quotes"
+			return "text follows the end of the value; remove it, or write all of the value in quotes, and a quote in it twice"
 		}
 		return x.explainIndent(line)
 	}
@@ -129,7 +129,7 @@ func (x *syntaxError) explainAlias(line string) string {
 		return "a value cannot begin with *, which refers to an anchor; write it in quotes"
 	}
 	if port, ok := strings.CutPrefix(text, "*:"); ok {
-		return fmt.Sprintf("* refers to an anchor; for every address of this host write :%s", port)
+		return fmt.Sprintf("* refers to an anchor; write :%s, which is every address of this host", port)
 	}
 	return fmt.Sprintf("no line above has the anchor &%s; write that, or the value in quotes if it begins with *", strings.TrimPrefix(text, "*"))
 }
@@ -172,7 +172,7 @@ func explainPlain(line string) string {
 	if m := noSpace.FindStringSubmatch(line); m != nil {
 		return fmt.Sprintf("a space after the colon is missing; write %s: %s", m[1], m[2])
 	}
-	return "this line is neither a setting (name: value) nor the entry of a list (- value)"
+	return "this line is neither a setting nor the entry of a list; write name: value, or - value"
 }
 
 // explainFlow explains a list or settings in brackets or braces that have no end.

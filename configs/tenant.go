@@ -41,7 +41,7 @@ func (c *Config) validateTenants(k Known, r *report) {
 	for i := range c.Tenants {
 		t := &c.Tenants[i]
 		p := fmt.Sprintf("tenants[%d]", i)
-		r.required(p+".name", t.Name)
+		r.required(p+".name", t.Name, "customer-a")
 		checkName("tenants", i, t.Name, names, r)
 		t.validate(p, earlier, k, r)
 		earlier = append(earlier, t.Clients...)

@@ -32,7 +32,7 @@ func TestTenants(t *testing.T) {
 		{"empty lists", "{name: a, clients: [], tls_names: []}", "tenants[0]: no client matches this tenant; write clients, tls_names or both"},
 		{"a network that is none", "{name: a, clients: [10.0.0.0/33]}", `tenants[0].clients[0]: "10.0.0.0/33" is neither a network nor an address; write one such as 10.0.0.0/8 or 192.0.2.7`},
 		{"a name that is none", "{name: a, tls_names: [ok, '!']}", "tenants[0].tls_names[1]: ! is no name"},
-		{"no name", "{clients: [10.0.0.0/8]}", "tenants[0].name: this setting is required"},
+		{"no name", "{clients: [10.0.0.0/8]}", "tenants[0].name: this setting is required; write it, such as name: customer-a"},
 		{"a name that is no label", "{name: 'a b', clients: [10.0.0.0/8]}", `tenants[0].name: "a b" is not a name; write at most 63 of the letters a to z, A to Z, digits, and - _ .`},
 		{"one name twice", "{name: a, clients: [10.0.0.0/8]}, {name: a, clients: [11.0.0.0/8]}", "tenants[1].name: tenants[0] in line 3 has the name a too; write another name"},
 		{"the narrow before the wide", "{name: a, clients: [10.1.0.0/16]}, {name: b, clients: [10.0.0.0/8]}", ""},

@@ -90,13 +90,13 @@ func (t *ListenerTLS) validate(path string, k Known, r *report) {
 		}
 		return
 	}
-	r.required(path+".certificate", t.Certificate)
+	r.required(path+".certificate", t.Certificate, "/etc/rdmabridge/tls.pem")
 	c := &t.Client
 	r.oneOf(path+".client.mode", c.Mode, TLSClientNone, TLSClientRequest, TLSClientRequire)
 	if c.Mode == TLSClientNone {
 		r.needs(path+".client", "mode request or require", "ca", "crl", "names")
 	} else if c.CA == "" && !r.has(path+".client") {
-		r.addf(path+".client.ca", "this setting is required: the CAs that sign the certificates of clients, in a PEM file")
+		r.addf(path+".client.ca", "this setting is required; write the path of a PEM file with the CAs that sign the certificates of clients")
 	}
 	r.pair(path, t.Certificate, t.Key)
 	r.absolute(path+".client.ca", c.CA)

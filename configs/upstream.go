@@ -82,8 +82,8 @@ const (
 )
 
 func (u *Upstream) validate(path string, k Known, r *report) {
-	r.required(path+".name", u.Name)
-	if r.required(path+".transport", string(u.Transport)) {
+	r.required(path+".name", u.Name, "storage")
+	if r.required(path+".transport", string(u.Transport), "rdma") {
 		r.oneOf(path+".transport", string(u.Transport), string(TransportRDMA), string(TransportTCP))
 	}
 	u.validateEndpoints(path, r)

@@ -81,5 +81,5 @@ func clientsAt(who string) (func(netip.AddrPort) bool, error) {
 		net = net.Masked()
 		return func(peer netip.AddrPort) bool { return net.Contains(peer.Addr().Unmap()) }, nil
 	}
-	return nil, fmt.Errorf("%q is no address with a port, address or network", who)
+	return nil, fmt.Errorf("%q is no address with a port, address or network; write one such as 10.1.0.7:801, 10.1.0.7 or 10.0.0.0/8", who)
 }

@@ -176,6 +176,7 @@ func TestCommands(t *testing.T) {
 		got := out
 		if tt.code != cli.ExitDone {
 			got = errOut
+			helps(t, tt.args, errOut)
 		}
 		if code != tt.code || !strings.Contains(got, tt.want) {
 			t.Errorf("%v: code %d, want %d and %q\n%s%s", tt.args, code, tt.code, tt.want, out, errOut)

@@ -99,6 +99,7 @@ func TestInitCommand(t *testing.T) {
 		if code != cli.ExitUsage || !strings.Contains(errOut, tc.want) {
 			t.Errorf("%v: %d %s, want %s", tc.args, code, errOut, tc.want)
 		}
+		helps(t, tc.args, errOut)
 		if _, err := os.Stat(file); err == nil {
 			t.Error("a file is written")
 		}

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -26,6 +28,38 @@ func writeFile(t *testing.T, text string) string {
 		t.Fatal(err)
 	}
 	return f
+}
+
+// instead is how a message begins what to write or to do: behind a semicolon, a colon or the like. Or it lists what there is.
+var instead = regexp.MustCompile(`(; |: |, |\. |\n\n)(write |names? the |name a |make |use |run: |remove |leave |Did you mean |did you mean |` +
+	`known here: |it belongs in |there are |its endpoints: |which has |but for |rdmabridge |mount\.rdmabridge )|^--\S+ needs `)
+
+// missing is how a message says that something is missing. What it is for, or how the command is called, follows.
+var missing = regexp.MustCompile(`^(u?mount\.rdmabridge: )?[-A-Za-z ]+ (is|are) missing(: .+|$)`)
+
+// helps checks that a mistake on the command line args is answered with what is wrong or missing, in the words of args or
+// by the name of the flag, and with what to write or do instead. That --help would say it is enough only for a flag that
+// does not exist.
+func helps(t *testing.T, args []string, errOut string) {
+	t.Helper()
+	message, _, _ := strings.Cut(errOut, "\nRun \"rdmabridge ")
+	if missing.MatchString(message) {
+		return
+	}
+	repeats := func(arg string) bool {
+		if arg == "-" {
+			return strings.Contains(message, "standard input")
+		}
+		name, value, _ := strings.Cut(arg, "=")
+		return strings.Contains(message, strconv.Quote(arg)) || value != "" && strings.Contains(message, strconv.Quote(value)) ||
+			strings.ContainsAny(arg, "-./:0123456789") && (strings.Contains(message, name) || strings.Contains(message, filepath.Dir(arg)+";"))
+	}
+	if !strings.HasPrefix(message, "--") && !slices.ContainsFunc(args, repeats) {
+		t.Errorf("%q: the message does not say what is wrong: %s", args, message)
+	}
+	if !instead.MatchString(message) && !strings.Contains(message, "unknown flag: ") {
+		t.Errorf("%q: the message does not say what to write or do: %s", args, message)
+	}
 }
 
 func TestExitCodes(t *testing.T) {
@@ -56,6 +90,11 @@ func TestExitCodes(t *testing.T) {
 		{"unknown letter", []string{"demo", "-y"}, cli.ExitUsage, "", "unknown flag: -y\nRun"},
 		{"a letter of other commands", []string{"demo", "-c", good}, cli.ExitUsage, "", "unknown flag: -c is not for rdmabridge demo, but for capture, check, "},
 		{"a flag of other commands", []string{"demo", "--takeover"}, cli.ExitUsage, "", "unknown flag: --takeover is not for rdmabridge demo, but for serve\nRun"},
+		{"a flag without a name", []string{"serve", "--=x"}, cli.ExitUsage, "", "--=x: the name of the flag is missing; write it before the =\nRun"},
+		{"a flag without a name behind one dash", []string{"serve", "-=x"}, cli.ExitUsage, "", "-=x: the name of the flag is missing; write it before the =\nRun"},
+		{"a name behind three dashes", []string{"serve", "---config=x"}, cli.ExitUsage, "", "---config=x: names of flags stand behind two dashes; write --config=x\nRun"},
+		{"dashes alone", []string{"serve", "---"}, cli.ExitUsage, "", "---: the name of the flag is missing; write it behind two dashes\nRun"},
+		{"nothing but the end of flags", []string{"serve", "--"}, cli.ExitUsage, "", "a configuration file is missing: rdmabridge serve -c FILE"},
 		{"a name behind one dash", []string{"version", "-json"}, cli.ExitUsage, "", "-json: names of flags stand behind two dashes; write --json\nRun \"rdmabridge version --help\""},
 		{"a name behind one dash that begins with a letter", []string{"check", "-config", good}, cli.ExitUsage, "", "-config: names of flags stand behind two dashes; write --config\n"},
 		{"stray argument", []string{"version", "1"}, cli.ExitUsage, "", `"1" is too much: rdmabridge version`},
@@ -100,9 +139,9 @@ func TestExitCodes(t *testing.T) {
 		{"none of two flags", []string{"size", "--clients", "1"}, cli.ExitUsage, "", "--calls or --bytes is missing"},
 		{"flags that exclude each other", []string{"stats", "-c", good, "--socket", "x"}, cli.ExitUsage, "", "--socket and --config exclude each other; write one of them"},
 		{"capture without a file", []string{"capture"}, cli.ExitUsage, "", "--write FILE is missing: "},
-		{"a number in words", []string{"size", "--clients", "ten", "--calls", "1"}, cli.ExitUsage, "", `invalid argument "ten" for "--clients" flag`},
-		{"a duration without unit", []string{"stats", "--over", "10"}, cli.ExitUsage, "", `must be a duration like "30s" or "5m"`},
-		{"a flag without its value", []string{"serve", "--config"}, cli.ExitUsage, "", "flag needs an argument: --config FILE: read the configuration from FILE, "},
+		{"a number in words", []string{"size", "--clients", "ten", "--calls", "1"}, cli.ExitUsage, "", `--clients: "ten" is not possible here; write an integer`},
+		{"a duration without unit", []string{"stats", "--over", "10"}, cli.ExitUsage, "", `--over: "10" is not possible here; write a duration like "30s" or "5m"`},
+		{"a flag without its value", []string{"serve", "--config"}, cli.ExitUsage, "", "--config needs a value; write --config FILE: read the configuration from FILE, "},
 		{"init in a directory that is not there", []string{"init", "/not/there/bridge.yaml", "--storage", "h", "--as", "sidecar"}, cli.ExitFailed, "", "there is no directory /not/there; make it, or name another file"},
 		{"two arguments are missing", []string{"eject"}, cli.ExitUsage, "", "UPSTREAM and ENDPOINT are missing: rdmabridge eject UPSTREAM ENDPOINT\n"},
 		{"explain a directory", []string{"explain", filepath.Dir(good)}, cli.ExitFailed, "", filepath.Dir(good) + ": is a directory; name a capture\n"},
@@ -121,6 +160,9 @@ func TestExitCodes(t *testing.T) {
 			}
 			if !strings.Contains(out.String(), tc.out) || tc.out == "" && out.Len() > 0 {
 				t.Errorf("standard output %q, want %q in it", out.String(), tc.out)
+			}
+			if tc.code != cli.ExitDone {
+				helps(t, tc.args, errOut.String())
 			}
 			if !strings.Contains(errOut.String(), tc.errOut) || tc.errOut == "" && errOut.Len() > 0 {
 				t.Errorf("standard error %q, want %q in it", errOut.String(), tc.errOut)

@@ -45,7 +45,7 @@ standard error; 2 the command line is wrong.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			f.demand.Octets, f.demand.Largest = float64(f.octets), int(f.largest)
 			if f.transport != "rdma" && f.transport != "tcp" {
-				return fmt.Errorf("--transport is rdma or tcp, not %q", f.transport)
+				return fmt.Errorf("--transport: %q is not possible here; write rdma or tcp", f.transport)
 			}
 			p, err := sizing.NewPlan(f.demand)
 			if err != nil {

@@ -26,7 +26,7 @@ func TestSize(t *testing.T) {
 		{"--clients 10", cli.ExitUsage, []string{"--calls or --bytes is missing"}},
 		{"--clients 10 --calls 1 --bridges 2 --spare 2", cli.ExitUsage, []string{"--spare: of 2 bridges some must stay"}},
 		{"--clients 10 --calls NaN", cli.ExitUsage, []string{"--calls and --bytes: write how much"}},
-		{"--clients 10 --calls 1 --transport ib", cli.ExitUsage, []string{"--transport is rdma or tcp"}},
+		{"--clients 10 --calls 1 --transport ib", cli.ExitUsage, []string{`--transport: "ib" is not possible here; write rdma or tcp`}},
 	} {
 		t.Run(c.args, func(t *testing.T) {
 			var out, errs bytes.Buffer
@@ -39,6 +39,7 @@ func TestSize(t *testing.T) {
 				}
 			}
 			if c.code == cli.ExitUsage {
+				helps(t, strings.Fields(c.args), errs.String())
 				return
 			}
 			file := filepath.Join(t.TempDir(), "rdmabridge.yaml")

@@ -84,21 +84,45 @@ func unknownCommand(cmd *cobra.Command, name string) error {
 	if all := commandsOf(cmd); len(all) > 0 {
 		return fmt.Errorf("unknown command %q for %q, which has %s", name, cmd.CommandPath(), strings.Join(all, ", "))
 	}
-	return fmt.Errorf("unknown command %q for %q, which has no commands", name, cmd.CommandPath())
+	return fmt.Errorf("unknown command %q for %q, which has no commands; leave it out", name, cmd.CommandPath())
 }
 
 // explainFlag adds to an error about a flag what was perhaps meant, and what the flag is.
 func explainFlag(cmd *cobra.Command, err error) error {
 	var unknown *pflag.NotExistError
 	var bare *pflag.ValueRequiredError
+	var value *pflag.InvalidValueError
+	var nameless *pflag.InvalidSyntaxError
 	switch {
+	case errors.As(err, &nameless):
+		return dashes(nameless.GetSpecifiedFlag())
 	case errors.As(err, &unknown):
-		return unknownFlag(cmd, unknown.GetSpecifiedName(), unknown.GetSpecifiedShortnames() != "")
+		letters := unknown.GetSpecifiedShortnames()
+		if strings.HasPrefix(letters, "=") {
+			return dashes("-" + letters)
+		}
+		return unknownFlag(cmd, unknown.GetSpecifiedName(), letters != "")
 	case errors.As(err, &bare):
 		word, usage := pflag.UnquoteUsage(bare.GetFlag())
-		return fmt.Errorf("flag needs an argument: --%s %s: %s", bare.GetFlag().Name, word, usage)
+		return fmt.Errorf("--%[1]s needs a value; write --%[1]s %[2]s: %[3]s", bare.GetFlag().Name, word, usage)
+	case errors.As(err, &value):
+		if want, ok := strings.CutPrefix(value.Unwrap().Error(), "must be "); ok { // pflag's
+			return fmt.Errorf("--%s: %q is not possible here; write %s", value.GetFlag().Name, value.GetValue(), want)
+		}
 	}
 	return err
+}
+
+// dashes says what to write instead of arg, which begins with dashes that no name follows, or with three of them.
+func dashes(arg string) error {
+	name := strings.TrimLeft(arg, "-")
+	switch {
+	case name == "":
+		return fmt.Errorf("%s: the name of the flag is missing; write it behind two dashes", arg)
+	case name[0] == '=':
+		return fmt.Errorf("%s: the name of the flag is missing; write it before the =", arg)
+	}
+	return fmt.Errorf("%s: names of flags stand behind two dashes; write --%s", arg, name)
 }
 
 // unknownFlag says which flag was perhaps meant instead of one that cmd does not have, or which commands have it.
