@@ -196,8 +196,12 @@ func (p *Pool) lone(q *queue, r room) *place {
 	if len(p.holders) != 1 {
 		return nil
 	}
-	if h := p.holders[0]; int(h.unproven) == h.old(p.age) && p.fills(int(h.unproven), r.spare) && 4*h.queued() <= int(h.held) {
-		if pl := h.in(q); pl.n > 0 {
+	h := p.holders[0]
+	if int(h.unproven) != h.old(p.age) || !p.fills(int(h.unproven), r.spare) || 4*h.queued() > int(h.held) {
+		return nil
+	}
+	for pl := h.places; pl != nil; pl = pl.another {
+		if pl.queue == q && pl.n > 0 {
 			return pl
 		}
 	}
