@@ -73,9 +73,9 @@ func TestPauseIsBackpressure(t *testing.T) {
 		return err == nil && n >= eventloop.ReadBuffer/2
 	})
 	pingNeighbour(t, l)
-	s := onLoop(c, func() [3]int64 { return [3]int64{int64(h.got), c.rx, int64(cap(c.held))} })
-	if s[0] != 1 || s[1] > 1<<20+256<<10+2*eventloop.ReadBuffer+4 || s[2] > 3*eventloop.ReadBuffer { // append made room for a quarter more
-		t.Errorf("paused: %d records, %d octets read, %d held", s[0], s[1], s[2])
+	s := onLoop(c, func() [4]int64 { return [4]int64{int64(h.got), c.rx, int64(len(c.held)), int64(cap(c.held))} })
+	if s[0] != 1 || s[1] > 1<<20+256<<10+2*eventloop.ReadBuffer+4 || s[2] > 2*eventloop.ReadBuffer || s[3] > 3*eventloop.ReadBuffer { // append makes room for a quarter more
+		t.Errorf("paused: %d records, %d octets read, %d held in %d", s[0], s[1], s[2], s[3])
 	}
 	if p := mem.Peak(); p > 16<<20 {
 		t.Errorf("%d octets on loan at most", p)
