@@ -2,19 +2,17 @@ package rpcbind
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
-	"fmt"
 	"net"
 	"net/netip"
 	"slices"
 	"strconv"
-	"syscall"
 	"time"
 
 	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
+	"github.com/rdmabridge/rdmabridge/internal/arrival"
 	"github.com/rdmabridge/rdmabridge/internal/loglimit"
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/ratelimit"
@@ -56,7 +54,7 @@ func sameHost(address string, port uint16) (at string, free bool, err error) {
 
 // listenDatagrams opens the port. The goroutine that reads it begins with start.
 func listenDatagrams(s *Server, address string) (*datagrams, error) {
-	lc := net.ListenConfig{Control: wantArrival}
+	lc := net.ListenConfig{Control: arrival.Want}
 	c, err := lc.ListenPacket(context.Background(), loop.Network("udp", address), address)
 	if err != nil {
 		return nil, err
@@ -72,25 +70,6 @@ func newDatagrams(s *Server, c *net.UDPConn) *datagrams {
 func take(m *ratelimit.Meter, n, most, burst int, now time.Time) bool {
 	cost := func(n int) int64 { return int64(n) * int64(time.Second) / int64(most) }
 	return m.Take(ratelimit.At(now), cost(n), cost(burst))
-}
-
-// wantArrival asks the kernel for the destination address of each datagram: ip(7), ipv6(7).
-// A socket for both families has both options.
-func wantArrival(network, _ string, c syscall.RawConn) error {
-	var err error
-	set := func(fd uintptr) {
-		err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IP, unix.IP_PKTINFO, 1)
-		if network == "udp6" && err == nil {
-			err = unix.SetsockoptInt(int(fd), unix.IPPROTO_IPV6, unix.IPV6_RECVPKTINFO, 1)
-		}
-	}
-	if e := c.Control(set); e != nil {
-		return e
-	}
-	if err != nil {
-		return fmt.Errorf("asking the kernel for the destination of datagrams: %w", err)
-	}
-	return nil
 }
 
 func (d *datagrams) start() {
@@ -130,7 +109,7 @@ func (d *datagrams) serve() {
 			time.Sleep(readBackoff)
 			continue
 		}
-		a := parseArrival(oob[:oobn])
+		a := arrival.Parse(oob[:oobn])
 		reply, why := d.question(message[:n], flags, a, from, time.Now())
 		if why != refusedNot {
 			d.s.series.refuse(why, true)
@@ -138,7 +117,7 @@ func (d *datagrams) serve() {
 		if reply == nil {
 			continue
 		}
-		if _, _, err := d.conn.WriteMsgUDPAddrPort(reply, a.control(), from); err != nil {
+		if _, _, err := d.conn.WriteMsgUDPAddrPort(reply, a.Control(), from); err != nil {
 			d.s.log.Debug().Str("event", "rpcbind_not_answered").Stringer("peer", from).Err(err).Msg("rpcbind: reply not sent")
 		}
 	}
@@ -146,16 +125,16 @@ func (d *datagrams) serve() {
 
 // question returns the Reply to one datagram, or nil to send none. why is the reason of a
 // refusal that answer has not counted.
-func (d *datagrams) question(m []byte, flags int, a arrival, from netip.AddrPort, now time.Time) (reply []byte, why refusal) {
+func (d *datagrams) question(m []byte, flags int, a arrival.Arrival, from netip.AddrPort, now time.Time) (reply []byte, why refusal) {
 	switch {
 	case !d.allowed(from.Addr().Unmap().WithZone("")):
 		return nil, refusedDenied
 	case flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0:
 		return nil, refusedLong
-	case a.group || !a.local.IsValid():
+	case a.Group || !a.Local.IsValid():
 		return nil, refusedGroup // broadcasts are for BCAST, which fails silently
 	}
-	reply, _ = d.s.answer(m, question{local: a.local, datagram: true})
+	reply, _ = d.s.answer(m, question{local: a.Local, datagram: true})
 	if reply == nil {
 		return nil, refusedNot
 	}
@@ -171,50 +150,4 @@ func (d *datagrams) question(m []byte, flags int, a arrival, from netip.AddrPort
 func (d *datagrams) allowed(a netip.Addr) bool {
 	allow := d.s.allow.Load()
 	return allow == nil || len(*allow) == 0 || slices.ContainsFunc(*allow, func(p netip.Prefix) bool { return p.Contains(a) })
-}
-
-// An arrival is the address of this host that a datagram was sent to.
-type arrival struct {
-	local     netip.Addr // unmapped; invalid if the kernel did not tell
-	link      uint32     // index of the interface, for link-local addresses
-	group     bool       // sent to a broadcast or multicast address
-	linkLocal bool
-}
-
-// parseArrival reads the kernel's control messages. On a socket for both families an IPv4
-// datagram has both; parseArrival uses in_pktinfo, which also has the destination.
-//
-//	in_pktinfo: interface 4, local address 4, destination 4
-//	in6_pktinfo: destination 16, interface 4
-func parseArrival(oob []byte) (a arrival) {
-	messages, err := unix.ParseSocketControlMessage(oob)
-	if err != nil {
-		return a
-	}
-	for _, m := range messages {
-		switch {
-		case m.Header.Level == unix.IPPROTO_IP && m.Header.Type == unix.IP_PKTINFO && len(m.Data) >= unix.SizeofInet4Pktinfo:
-			local, destination := [4]byte(m.Data[4:8]), [4]byte(m.Data[8:12])
-			return arrival{local: netip.AddrFrom4(local), group: local != destination}
-		case m.Header.Level == unix.IPPROTO_IPV6 && m.Header.Type == unix.IPV6_PKTINFO && len(m.Data) >= unix.SizeofInet6Pktinfo:
-			a.local = netip.AddrFrom16([16]byte(m.Data)).Unmap()
-			a.group = a.local.IsMulticast()
-			a.linkLocal = a.local.IsLinkLocalUnicast()
-			a.link = binary.NativeEndian.Uint32(m.Data[16:])
-		}
-	}
-	return a
-}
-
-// control returns the control message that makes the kernel send a Reply from this
-// address.
-func (a *arrival) control() []byte {
-	if a.local.Is4() {
-		return unix.PktInfo4(&unix.Inet4Pktinfo{Spec_dst: a.local.As4()})
-	}
-	info := unix.Inet6Pktinfo{Addr: a.local.As16()}
-	if a.linkLocal {
-		info.Ifindex = a.link
-	}
-	return unix.PktInfo6(&info)
 }

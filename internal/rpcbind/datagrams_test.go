@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/arrival"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 
 	"golang.org/x/sys/unix"
@@ -19,7 +20,7 @@ func newTestDatagrams(s *Server) *datagrams {
 // octets of the questions, slack for each, and the octets of excessRate.
 func TestNoAmplifier(t *testing.T) {
 	s := newTestServer(testServices())
-	a := arrival{local: netip.MustParseAddr("192.0.2.1")}
+	a := arrival.Arrival{Local: netip.MustParseAddr("192.0.2.1")}
 	from := netip.MustParseAddrPort("203.0.113.1:53")
 	for _, tt := range replies {
 		call := testkit.Unhex(t, tt.call)
@@ -47,7 +48,7 @@ func TestShortPastLong(t *testing.T) {
 	s := newTestServer(testServices())
 	seen := countRefusals(s)
 	d := newTestDatagrams(s)
-	a := arrival{local: netip.MustParseAddr("2001:db8:1111:2222:3333:4444:5555:6666")}
+	a := arrival.Arrival{Local: netip.MustParseAddr("2001:db8:1111:2222:3333:4444:5555:6666")}
 	from := netip.MustParseAddrPort("[2001:db8::2]:53")
 	now := time.Unix(1e9, 0)
 	dumps := 0
@@ -87,11 +88,11 @@ func TestSilence(t *testing.T) {
 	s := newTestServer(testServices())
 	s.setAllow([]netip.Prefix{netip.MustParsePrefix("192.0.2.0/24"), netip.MustParsePrefix("2001:db8::/32")})
 	null := testkit.Unhex(t, callHead(2, 0))
-	here := arrival{local: netip.MustParseAddr("192.0.2.1")}
+	here := arrival.Arrival{Local: netip.MustParseAddr("192.0.2.1")}
 	for _, tt := range []struct {
 		name  string
 		flags int
-		a     arrival
+		a     arrival.Arrival
 		from  string
 		want  refusal
 	}{
@@ -102,41 +103,13 @@ func TestSilence(t *testing.T) {
 		{"not allowed, mapped", 0, here, "[::ffff:198.51.100.1]:1023", refusedDenied},
 		{"cut", unix.MSG_TRUNC, here, "192.0.2.7:1023", refusedLong},
 		{"control cut", unix.MSG_CTRUNC, here, "192.0.2.7:1023", refusedLong},
-		{"to a group", 0, arrival{local: here.local, group: true}, "192.0.2.7:1023", refusedGroup},
-		{"to an unknown address", 0, arrival{}, "192.0.2.7:1023", refusedGroup},
+		{"to a group", 0, arrival.Arrival{Local: here.Local, Group: true}, "192.0.2.7:1023", refusedGroup},
+		{"to an unknown address", 0, arrival.Arrival{}, "192.0.2.7:1023", refusedGroup},
 	} {
 		d := newTestDatagrams(s)
 		reply, why := d.question(null, tt.flags, tt.a, netip.MustParseAddrPort(tt.from), time.Unix(1e9, 0))
 		if why != tt.want || (reply != nil) != (tt.want == refusedNot) {
 			t.Errorf("%s: %x, %s; want %s", tt.name, reply, refusalNames[why], refusalNames[tt.want])
-		}
-	}
-}
-
-// Control messages of Linux. Malformed ones give no address.
-func TestArrival(t *testing.T) {
-	four := unix.PktInfo4(&unix.Inet4Pktinfo{Ifindex: 3, Spec_dst: [4]byte{192, 0, 2, 1}, Addr: [4]byte{192, 0, 2, 1}})
-	cast := unix.PktInfo4(&unix.Inet4Pktinfo{Ifindex: 3, Spec_dst: [4]byte{192, 0, 2, 1}, Addr: [4]byte{192, 0, 2, 255}})
-	six := func(a string) []byte {
-		return unix.PktInfo6(&unix.Inet6Pktinfo{Ifindex: 3, Addr: netip.MustParseAddr(a).As16()})
-	}
-	for _, tt := range []struct {
-		name string
-		oob  []byte
-		want arrival
-	}{
-		{"IPv4", four, arrival{local: netip.MustParseAddr("192.0.2.1")}},
-		{"IPv4 on both", append(four[:len(four):len(four)], six("::ffff:192.0.2.1")...), arrival{local: netip.MustParseAddr("192.0.2.1")}},
-		{"mapped alone", six("::ffff:192.0.2.1"), arrival{local: netip.MustParseAddr("192.0.2.1"), link: 3}},
-		{"broadcast", cast, arrival{local: netip.MustParseAddr("192.0.2.1"), group: true}},
-		{"IPv6", six("2001:db8::1"), arrival{local: netip.MustParseAddr("2001:db8::1"), link: 3}},
-		{"link-local", six("fe80::1"), arrival{local: netip.MustParseAddr("fe80::1"), link: 3, linkLocal: true}},
-		{"multicast", six("ff02::202"), arrival{local: netip.MustParseAddr("ff02::202"), link: 3, group: true}},
-		{"none", nil, arrival{}},
-		{"cut", four[:len(four)-8], arrival{}},
-	} {
-		if got := parseArrival(tt.oob); got != tt.want {
-			t.Errorf("%s: %+v, want %+v", tt.name, got, tt.want)
 		}
 	}
 }

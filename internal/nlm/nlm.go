@@ -1,0 +1,200 @@
+// Package nlm carries the locks of NFSv3 between clients and one server: NLM, program 100021, and NSM, program 100024,
+// of X/Open XNFS and RFC 1813 Appendix II. It is a lock manager towards the clients, and a client towards the server. It
+// is beside the road that Calls of NFS take: it has sockets of its own, and a goroutine for each Call, because locks are
+// few.
+//
+// # Owners
+//
+// A server tells hosts apart by their address, and all clients have the bridge's. So the Server gives each owner of locks
+// a number of its own, an svid, which no owner of another client has. The table remembers which client has which number,
+// and what it holds and waits for: see table.go, and journal.go for what survives a restart.
+//
+// # Ways
+//
+// A Call of a client becomes a Call to the server, on one connection that all clients share (lock.go, upstream.go). When
+// the server grants a lock that a client waits for, it calls the bridge, and the Server calls the client (granted.go,
+// caller.go). When the server or a client has restarted, its status monitor says so to the bridge, and the Server tells
+// those clients that have locks, or frees the locks of the client that has lost them (notify.go).
+package nlm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+
+	"github.com/rs/zerolog"
+
+	"github.com/rdmabridge/rdmabridge/internal/arrival"
+	"github.com/rdmabridge/rdmabridge/internal/crowd"
+	"github.com/rdmabridge/rdmabridge/internal/loop"
+	"github.com/rdmabridge/rdmabridge/internal/ratelimit"
+	"github.com/rdmabridge/rdmabridge/metrics"
+)
+
+// Options describe a Server. Address and Server are needed.
+type Options struct {
+	Address    string         // host:port for TCP and UDP; with port 0, Listen picks one that is free on both
+	Server     string         // name or address of the host whose lock manager has the locks
+	ServerPort uint16         // the TCP port of NLM there; 0 asks its rpcbind
+	Name       string         // what the server and clients' status monitors know the bridge by; "" is the name of this host
+	State      string         // directory of the file that remembers the owners; "" keeps them in memory alone
+	Key        [32]byte       // proxy/identity.Bridge: from it follow the numbers of owners
+	Allow      []netip.Prefix // addresses that may send anything, beside the server's; empty allows all
+	Log        zerolog.Logger
+	Metrics    *metrics.Registry
+
+	// Dial connects to the server and to clients. An invalid local address lets the kernel choose one. nil dials by
+	// package net, and to the server from a privileged port if this process may have one.
+	Dial func(ctx context.Context, network string, local, remote netip.AddrPort) (net.Conn, error)
+
+	RPCBindPort uint16           // the port of rpcbind on other hosts; 0 is 111
+	TCP         *net.TCPListener // a socket that listens at Address; the Server closes it. nil opens one
+	UDP         *net.UDPConn     // the UDP socket at the port of TCP; set exactly when TCP is
+}
+
+// A Server is the bridge's lock manager and status monitor. Its methods are safe for concurrent use.
+type Server struct {
+	o     Options // constant
+	log   zerolog.Logger
+	allow atomic.Pointer[[]netip.Prefix]
+	tcp   *net.TCPListener
+	udp   *net.UDPConn
+
+	ctx  context.Context // ends with Close
+	end  context.CancelFunc
+	work sync.WaitGroup // goroutines
+
+	mu      sync.Mutex // guards the fields below; a leaf
+	closed  bool
+	conns   map[net.Conn]struct{}
+	hosts   crowd.Counts    // of conns
+	replies ratelimit.Meter // datagrams
+	excess  ratelimit.Meter // octets by which answers were longer than their questions
+}
+
+// A Snapshot is what a Server has at one time.
+type Snapshot struct {
+	Held    int // ranges that clients have locked
+	Waiting int // ranges that they wait for
+	Clients int // addresses that have at least one of them
+	Most    []ClientLocks
+}
+
+// ClientLocks are what one client has. The Snapshot has those of the clients that have the most.
+type ClientLocks struct {
+	Client        netip.Addr
+	Held, Waiting int
+}
+
+// Listen starts a Server.
+func Listen(o Options) (*Server, error) {
+	if o.RPCBindPort == 0 {
+		o.RPCBindPort = 111
+	}
+	if o.Name == "" {
+		name, err := os.Hostname()
+		if err != nil {
+			return nil, fmt.Errorf("nlm: the name of this host: %w", err)
+		}
+		o.Name = name
+	}
+	s := &Server{o: o, log: o.Log, tcp: o.TCP, udp: o.UDP, conns: make(map[net.Conn]struct{})}
+	s.ctx, s.end = context.WithCancel(context.Background())
+	s.Allow(o.Allow)
+	if s.tcp == nil || s.udp == nil {
+		var err error
+		if s.tcp, s.udp, err = listen(o.Address); err != nil {
+			s.end()
+			return nil, fmt.Errorf("nlm: %w", err)
+		}
+	}
+	s.work.Go(s.accept)
+	s.work.Go(s.datagrams)
+	s.log.Info().Str("event", "nlm_listening").Stringer("address", s.Addr()).Str("server", o.Server).Msg("nlm listening")
+	return s, nil
+}
+
+// portTries bounds the attempts to find a port that is free on both TCP and UDP.
+const portTries = 16
+
+func listen(address string) (*net.TCPListener, *net.UDPConn, error) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, nil, err
+	}
+	var errs []error
+	for range portTries {
+		tcp, err := net.Listen(loop.Network("tcp", address), address)
+		if err != nil {
+			return nil, nil, err
+		}
+		at := net.JoinHostPort(host, strconv.Itoa(tcp.Addr().(*net.TCPAddr).Port))
+		lc := net.ListenConfig{Control: arrival.Want}
+		udp, err := lc.ListenPacket(context.Background(), loop.Network("udp", at), at)
+		if err == nil {
+			return tcp.(*net.TCPListener), udp.(*net.UDPConn), nil
+		}
+		errs = append(errs, err, tcp.Close())
+		if port != "0" {
+			break
+		}
+	}
+	return nil, nil, errors.Join(errs...)
+}
+
+// Addr returns the address that the Server listens at, on TCP and UDP.
+func (s *Server) Addr() netip.AddrPort {
+	a := s.tcp.Addr().(*net.TCPAddr).AddrPort()
+	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
+}
+
+// Allow replaces the addresses that may send anything, for future datagrams and connections.
+func (s *Server) Allow(prefixes []netip.Prefix) {
+	allow := slices.Clone(prefixes)
+	for i, p := range allow {
+		if p.Addr().Is4In6() && p.Bits() >= 96 {
+			allow[i] = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
+		}
+	}
+	s.allow.Store(&allow)
+}
+
+// Files returns new descriptors of the sockets, for handing them to another process.
+func (s *Server) Files() (tcp, udp *os.File, err error) {
+	if tcp, err = loop.Duplicate(s.tcp); err != nil {
+		return nil, nil, err
+	}
+	if udp, err = loop.Duplicate(s.udp); err != nil {
+		tcp.Close()
+		return nil, nil, err
+	}
+	return tcp, udp, nil
+}
+
+// Close ends the Server and waits for its goroutines. Calls under way are answered with a status that makes the client
+// ask again.
+func (s *Server) Close() error {
+	s.end()
+	err := errors.Join(s.tcp.Close(), s.udp.Close())
+	s.mu.Lock()
+	s.closed = true
+	for c := range s.conns {
+		c.Close()
+	}
+	s.mu.Unlock()
+	s.work.Wait()
+	if errors.Is(err, net.ErrClosed) {
+		return nil // twice
+	}
+	return err
+}
+
+// Snapshot returns what clients hold and wait for.
+func (s *Server) Snapshot() Snapshot { return Snapshot{} }

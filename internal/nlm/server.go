@@ -1,0 +1,251 @@
+package nlm
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
+
+	"github.com/rdmabridge/rdmabridge/internal/arrival"
+	"github.com/rdmabridge/rdmabridge/internal/crowd"
+	"github.com/rdmabridge/rdmabridge/internal/loglimit"
+	"github.com/rdmabridge/rdmabridge/internal/ratelimit"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+)
+
+// Bounds of what peers can cause.
+const (
+	maxDatagram   = 4 << 10
+	maxRecord     = 16 << 10
+	maxConns      = 512
+	maxHostConns  = 64
+	idleTimeout   = 5 * time.Minute
+	recordTimeout = 30 * time.Second // from the first octet of a record to the last
+	writeTimeout  = 10 * time.Second
+	pause         = 50 * time.Millisecond // after a failed read or accept
+)
+
+// Limits of the answers over UDP, whose questions may have a forged source address: see rpcbind/datagrams.go. Only the
+// owner in an answer to TEST makes an answer more than slack octets longer than its question.
+const (
+	replyRate   = 2000 // a second
+	replyBurst  = 4000
+	slack       = 32       // octets
+	excessRate  = 16 << 10 // octets a second
+	excessBurst = 32 << 10
+)
+
+// A call is a Call that has arrived. Its message is its own.
+type call struct {
+	oncrpc.Call
+	from  netip.AddrPort // unmapped
+	local netip.Addr     // this host's address that it was sent to
+	udp   bool
+	send  func(reply []byte)
+}
+
+// accept serves the TCP port.
+func (s *Server) accept() {
+	var failures loglimit.Seldom
+	for {
+		c, err := s.tcp.AcceptTCP()
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return
+		case err != nil:
+			failures.Line(&s.log, zerolog.ErrorLevel, "nlm_failed").Err(err).Msg("nlm: accepting connections")
+			time.Sleep(pause)
+			continue
+		}
+		if !s.join(c) {
+			c.Close()
+			continue
+		}
+		s.work.Go(func() {
+			defer s.leave(c)
+			s.serve(c)
+		})
+	}
+}
+
+func unmapped(a netip.AddrPort) netip.AddrPort { return netip.AddrPortFrom(a.Addr().Unmap(), a.Port()) }
+
+func addrOf(a net.Addr) netip.AddrPort {
+	p, _ := netip.ParseAddrPort(a.String())
+	return unmapped(p)
+}
+
+// join counts a connection, or reports that it must be closed.
+func (s *Server) join(c *net.TCPConn) bool {
+	peer := addrOf(c.RemoteAddr()).Addr()
+	if !s.allowed(peer) {
+		s.refuse(refusedDenied)
+		return false
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h := crowd.HostOf(peer)
+	if s.closed || s.hosts.All() >= maxConns || s.hosts.Of(h) >= maxHostConns {
+		s.refuse(refusedConnections)
+		return false
+	}
+	s.hosts.Add(h)
+	s.conns[c] = struct{}{}
+	return true
+}
+
+func (s *Server) leave(c *net.TCPConn) {
+	c.Close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, c)
+	s.hosts.Remove(crowd.HostOf(addrOf(c.RemoteAddr()).Addr()))
+}
+
+// allowed reports whether a may send anything.
+func (s *Server) allowed(a netip.Addr) bool {
+	allow := *s.allow.Load()
+	a = a.WithZone("")
+	return len(allow) == 0 || slices.ContainsFunc(allow, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// serve reads the Calls of one connection.
+func (s *Server) serve(c *net.TCPConn) {
+	from, local := addrOf(c.RemoteAddr()), addrOf(c.LocalAddr()).Addr()
+	send := func(reply []byte) {
+		_ = c.SetWriteDeadline(time.Now().Add(writeTimeout))
+		if _, err := c.Write(record(reply)); err != nil {
+			c.Close() // the rest of the record may be lost
+		}
+	}
+	for {
+		_ = c.SetReadDeadline(time.Now().Add(idleTimeout))
+		m, err := readRecord(c, func() { _ = c.SetReadDeadline(time.Now().Add(recordTimeout)) })
+		if errors.Is(err, errLong) {
+			s.refuse(refusedLong)
+		}
+		if err != nil || !s.arrived(&call{from: from, local: local, send: send}, m) {
+			return
+		}
+	}
+}
+
+var errLong = errors.New("nlm: a record is too long")
+
+// record puts m into a record of one fragment: RFC 5531 Section 11.
+func record(m []byte) []byte {
+	return append(binary.BigEndian.AppendUint32(make([]byte, 0, 4+len(m)), 1<<31|uint32(len(m))), m...)
+}
+
+// readRecord reads a record of at most maxRecord octets. It calls begun when its first fragment has begun.
+func readRecord(r io.Reader, begun func()) ([]byte, error) {
+	var m []byte
+	for fragments := 0; ; fragments++ {
+		var mark [4]byte
+		if _, err := io.ReadFull(r, mark[:]); err != nil {
+			return nil, err
+		}
+		begun()
+		n := int(binary.BigEndian.Uint32(mark[:]) &^ (1 << 31))
+		if len(m)+n > maxRecord || fragments > maxRecord/4 {
+			return nil, errLong
+		}
+		m = append(m, make([]byte, n)...)
+		if _, err := io.ReadFull(r, m[len(m)-n:]); err != nil {
+			return nil, err
+		}
+		if mark[0]&0x80 != 0 {
+			return m, nil
+		}
+	}
+}
+
+// datagrams serves the UDP port.
+func (s *Server) datagrams() {
+	buf, oob := make([]byte, maxDatagram), make([]byte, 256)
+	var failures loglimit.Seldom
+	for {
+		n, oobn, flags, from, err := s.udp.ReadMsgUDPAddrPort(buf, oob)
+		switch {
+		case errors.Is(err, net.ErrClosed):
+			return
+		case err != nil:
+			failures.Line(&s.log, zerolog.ErrorLevel, "nlm_failed").Err(err).Msg("nlm: reading datagrams")
+			time.Sleep(pause)
+			continue
+		}
+		a := arrival.Parse(oob[:oobn])
+		switch {
+		case !s.allowed(from.Addr().Unmap()):
+			s.refuse(refusedDenied)
+			continue
+		case flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0:
+			s.refuse(refusedLong)
+			continue
+		case a.Group || !a.Local.IsValid():
+			s.refuse(refusedGroup)
+			continue
+		}
+		s.arrived(&call{from: unmapped(from), local: a.Local, udp: true, send: func(reply []byte) {
+			if !s.mayAnswer(len(reply)-n, time.Now()) {
+				s.refuse(refusedRate)
+				return
+			}
+			_, _, _ = s.udp.WriteMsgUDPAddrPort(reply, a.Control(), from) // the client asks again
+		}}, slices.Clone(buf[:n]))
+	}
+}
+
+// mayAnswer reports whether a datagram may be answered by one that is so many octets longer.
+func (s *Server) mayAnswer(longer int, now time.Time) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	at := ratelimit.At(now)
+	if longer > slack && !s.excess.Take(at, int64(longer-slack)*ratelimit.Per(excessRate), excessBurst*ratelimit.Per(excessRate)) {
+		return false
+	}
+	return s.replies.Take(at, ratelimit.Per(replyRate), replyBurst*ratelimit.Per(replyRate))
+}
+
+// arrived answers the Call m, now or later. It reports false if m is no Call.
+func (s *Server) arrived(x *call, m []byte) bool {
+	if err := oncrpc.ParseCall(m, &x.Call); err != nil {
+		b, why := x.AppendRefusal(nil, err)
+		s.refuse(refusedMalformed)
+		if b != nil {
+			x.send(b)
+		}
+		return why != oncrpc.RefusedNot
+	}
+	refuse := func(r refusal, reply []byte) bool {
+		s.refuse(r)
+		x.send(reply)
+		return true
+	}
+	accepted := func(stat uint32) []byte { return oncrpc.AppendAccepted(nil, x.XID, stat) }
+	low, high := uint32(1), uint32(4)
+	switch {
+	// The Server has no verifier for RPCSEC_GSS. AUTH_TLS "on any procedure other than the NULL procedure" is
+	// AUTH_BADCRED: RFC 9289 Section 4.1.
+	case x.Flavor == oncrpc.FlavorGSS || x.TLSProbe() && x.Procedure != 0:
+		return refuse(refusedAuth, oncrpc.AppendAuthError(nil, x.XID, oncrpc.AuthBadCredential))
+	case x.Program == oncrpc.ProgramNSM:
+		high = 1
+	case x.Program != oncrpc.ProgramNLM:
+		return refuse(refusedProgram, accepted(oncrpc.ProgramUnavailable))
+	}
+	if x.Version < low || x.Version > high || x.Version == 2 {
+		return refuse(refusedVersion, oncrpc.AppendProgramMismatch(nil, x.XID, low, high))
+	}
+	if x.Procedure == 0 {
+		x.send(accepted(oncrpc.Success))
+		return true
+	}
+	return refuse(refusedProcedure, accepted(oncrpc.ProcedureUnavailable))
+}
