@@ -72,6 +72,12 @@ wait_open() {
     return 1
 }
 
+# start_gssd starts this machine's rpc.gssd, which says what is wrong in a file that do_mount reads.
+start_gssd() {
+    rpc.gssd -f >> "/tmp/gssd.$(hostname)" 2>&1 &
+    wait_open $! /gssd/clntXX/gssd
+}
+
 case $1 in
 start)
     if [ ! -e $dir/principal ]; then
@@ -89,15 +95,13 @@ start)
         rpc.svcgssd
         wait_open "$(pidof rpc.svcgssd)" /auth.rpcsec.init/channel
     fi
-    rpc.gssd
-    wait_open "$(pidof rpc.gssd)" /gssd/clntXX/gssd
+    start_gssd
     ;;
 client)
     mount -t rpc_pipefs rpc_pipefs /var/lib/nfs/rpc_pipefs
     krb5kdc
     rpc.idmapd -C
-    rpc.gssd -f > /dev/null 2>&1 &
-    wait_open $! /gssd/clntXX/gssd
+    start_gssd
     ;;
 stop) kill "$(pidof rpc.gssd)" ;;
 *)

@@ -37,6 +37,19 @@ until_is() {
     done
 }
 
+# port_in_use reports whether a mount failed because rdma_cm had chosen a local port without asking TCP: siw
+# then finds it in TIME_WAIT.
+port_in_use() { [ "$PROTO" = rdma ] && grep -q 'Cannot assign requested address' "/tmp/mount.$$"; }
+
+# old_pipe reports whether a mount failed because rpc.gssd uses the kernel's old pipe. nfs-utils 2.6 looks for
+# the new pipe first, and then for the old one. If the kernel makes both in between, it finds the old one,
+# which does not say which enctypes the kernel has. It then asks Kerberos for DES, and in vain. The next
+# mount has other pipes.
+old_pipe() {
+    grep gss_set_allowable_enctypes "/tmp/gssd.$(hostname)" 2> /dev/null || return 1
+    : > "/tmp/gssd.$(hostname)"
+}
+
 do_mount() {
     opts=vers=$vers,proto=${PROTO:-tcp},port=$port,hard,timeo=${TIMEO:-600}${SEC:+,sec=$SEC}${OPTS:+,$OPTS}
     case $vers in
@@ -44,13 +57,11 @@ do_mount() {
     4.0) opts=$opts,clientaddr=0.0.0.0 from=$host:${DIR:-/} ;; # 0.0.0.0 disables callbacks
     *) from=$host:${DIR:-/} ;;
     esac
-    # rdma_cm chooses a local port without asking TCP, so siw may find it in TIME_WAIT.
     tries=1
     until mount.nfs "$from" /mnt -o "$opts" 2> "/tmp/mount.$$"; do
         rc=$?
         cat "/tmp/mount.$$"
-        [ $tries -lt 5 ] && [ "$PROTO" = rdma ] && grep -q 'Cannot assign requested address' "/tmp/mount.$$" ||
-            die "mount $from -o $opts: status $rc"
+        [ $tries -lt 5 ] && { port_in_use || old_pipe; } || die "mount $from -o $opts: status $rc"
         tries=$((tries + 1))
     done
     grep -q " /mnt nfs.*[ ,]vers=$vers[, ]" /proc/mounts || die "mounted as: $(grep ' /mnt ' /proc/mounts)"
