@@ -16,6 +16,7 @@ const (
 	portNFSRDMA = 20049
 	PortMountd  = 20048 // most often
 	PortRPCBind = 111
+	portNLM     = 4045
 	portAdmin   = 9090
 )
 
@@ -188,6 +189,7 @@ var addressSettings = []struct {
 	{regexp.MustCompile(`^listeners\[\d+\]\.address$`), portNFS},
 	{regexp.MustCompile(`^upstreams\[\d+\]\.endpoints\[\d+\]$`), portNFSRDMA},
 	{regexp.MustCompile(`^rpcbind\.address$`), PortRPCBind},
+	{regexp.MustCompile(`^nlm\.address$`), portNLM},
 	{regexp.MustCompile(`^admin\.address$`), portAdmin},
 }
 

@@ -21,6 +21,7 @@ type Config struct {
 	Chunks    Chunks            `mapstructure:"chunks"`
 	Memory    Memory            `mapstructure:"memory"`
 	RPCBind   RPCBind           `mapstructure:"rpcbind"`
+	NLM       NLM               `mapstructure:"nlm"`
 	Admin     Admin             `mapstructure:"admin"`
 	Control   Control           `mapstructure:"control"`
 	Log       Log               `mapstructure:"log"`

@@ -17,6 +17,7 @@ func defaults() map[string]any {
 		"chunks.io":         DefaultIO.String(),
 		"memory.budget":     defaultBudget.String(),
 		"rpcbind.address":   none,
+		"nlm.address":       none,
 		"admin.address":     "127.0.0.1:9090",
 		"log.level":         "info",
 		"log.format":        FormatAuto,

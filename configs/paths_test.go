@@ -13,12 +13,13 @@ upstreams: [{name: storage, transport: tcp, endpoints: ["127.0.0.1:1"]}]
 log: {access: {mode: all, path: /var/log/bridge/calls}}
 control: {path: /run/bridge/control}
 handover: {path: /run/bridge/handover}
+nlm: {address: ":4045", server: 10.1.0.5, state: /var/lib/bridge}
 `), Known{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	read, written := c.Paths()
-	if want := []string{"/var/log/bridge/calls", "/run/bridge/control", "/run/bridge/handover"}; len(read) > 0 || !slices.Equal(written, want) {
+	if want := []string{"/var/log/bridge/calls", "/run/bridge/control", "/run/bridge/handover", "/var/lib/bridge/locks"}; len(read) > 0 || !slices.Equal(written, want) {
 		t.Errorf("reads %q and writes %q, want only to write %q", read, written, want)
 	}
 	// What a setting may look like.

@@ -49,6 +49,7 @@ func (c *Config) validate(k Known, r *report) {
 	c.validatePrograms(k, r)
 	c.checkMemory(r)
 	c.RPCBind.validate(c, r)
+	c.NLM.validate(r)
 	if c.Admin.Enabled() {
 		r.listenAddress("admin.address", c.Admin.Address, portAdmin)
 	}
@@ -133,7 +134,7 @@ func (c *Config) checkAddresses(r *report) {
 	for i, l := range c.Listeners {
 		servers = append(servers, server{fmt.Sprintf("listeners[%d].address", i), l.Address})
 	}
-	servers = append(servers, server{"rpcbind.address", c.RPCBind.Address}, server{"admin.address", c.Admin.Address})
+	servers = append(servers, server{"rpcbind.address", c.RPCBind.Address}, server{"nlm.address", c.NLM.Address}, server{"admin.address", c.Admin.Address})
 	for i, s := range servers {
 		for _, e := range servers[:i] {
 			if overlap(s.address, e.address) {

@@ -28,6 +28,8 @@ func (c *Config) warn(k Known, r *report) {
 		}
 	}
 	warnFamily("rpcbind", c.RPCBind.Address, c.RPCBind.Allow, w)
+	warnFamily("nlm", c.NLM.Address, c.NLM.Allow, w)
+	c.NLM.warn(c, w)
 	c.warnUnused(w)
 	c.warnTLS(k, w)
 	c.Handover.warn(k, w)

@@ -5,6 +5,7 @@
  * receive the server's notices. A process that waits in that mount, even for a lock of another
  * process of the same client, may wait until the client asks again after 30 s.
  * locks -h FILE holds a lock until standard input ends, and writes each line of it to FILE.
+ * locks -w FILE does the same, but waits for the lock.
  * locks -t FILE tests whether that lock is free: the status is 0, or 3 if another process holds it.
  * locks -c UNTIL FILE... has a process for each FILE, all of them the same file, add to the number in it
  * under a lock until the file UNTIL exists. It prints the position of FILE among the arguments at each
@@ -307,10 +308,10 @@ static void wake(const char *holder, const char *waiter, long limit)
 }
 
 /* keep holds a lock and writes to the file. Other processes check that both last. */
-static int keep(const char *path)
+static int keep(const char *path, int cmd)
 {
 	char line[64];
-	int fd = opened(path), e = try(fd, F_SETLK, F_WRLCK, 0, 100);
+	int fd = opened(path), e = try(fd, cmd, F_WRLCK, 0, 100);
 
 	if (e)
 		errx(1, "%s: %s", path, strerror(e));
@@ -340,7 +341,9 @@ static int can_have(const char *path)
 int main(int argc, char **argv)
 {
 	if (argc == 3 && strcmp(argv[1], "-h") == 0)
-		return keep(argv[2]);
+		return keep(argv[2], F_SETLK);
+	if (argc == 3 && strcmp(argv[1], "-w") == 0)
+		return keep(argv[2], F_SETLKW);
 	if (argc == 3 && strcmp(argv[1], "-t") == 0)
 		return can_have(argv[2]);
 	if (argc > 3 && strcmp(argv[1], "-c") == 0)
