@@ -68,6 +68,8 @@ type bridge struct {
 	rpcbind        *rpcbind.Server // nil if the configuration has none
 	rpcbindAddress string          // from the configuration, not resolved
 
+	locks lockService
+
 	providers  providerSet  // in use by listeners and upstreams
 	tls        tlsSet       // the same
 	watchEvery atomic.Int64 // reload.watch of config, a time.Duration
@@ -135,6 +137,9 @@ func (b *bridge) start() error {
 	if err := b.proxy.Start(context.Background()); err != nil {
 		return err
 	}
+	if err := b.startNLM(); err != nil {
+		return err
+	}
 	if err := b.startRPCBind(); err != nil {
 		return err
 	}
@@ -175,6 +180,9 @@ func (b *bridge) leave() {
 	if err := b.closeRPCBind(); err != nil {
 		b.log.Warn().Str("event", "rpcbind_failed").Err(err).Msg("rpcbind did not close cleanly")
 	}
+	if err := b.closeNLM(); err != nil {
+		b.log.Warn().Str("event", "nlm_failed").Err(err).Msg("the lock manager did not close cleanly")
+	}
 	b.proxy.StopAccepting()
 	time.Sleep(settleTime)
 }
@@ -193,7 +201,7 @@ func (b *bridge) close() error {
 	close(b.trim)
 	b.wg.Wait()
 	b.pages.Close()
-	errs := []error{b.closeRPCBind(), b.proxy.Close()}
+	errs := []error{b.closeRPCBind(), b.closeNLM(), b.proxy.Close()}
 	b.engine.Stop()
 	b.closeObservers()
 	if b.admin != nil {

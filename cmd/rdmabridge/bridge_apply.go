@@ -10,7 +10,7 @@ import (
 )
 
 // apply replaces the configuration in force by c. After an error nothing has changed. A
-// failure of rpcbind is logged and is not an error: the bridge serves without it.
+// failure of rpcbind or of the lock manager is logged and is not an error: the bridge serves without it.
 func (b *bridge) apply(c *configs.Config) error {
 	listeners, upstreams, inUse, err := b.options(c)
 	if err != nil {
@@ -36,6 +36,9 @@ func (b *bridge) apply(c *configs.Config) error {
 	b.drainIn.Store(int64(c.Drain.Timeout))
 	b.watchEvery.Store(int64(c.Reload.Watch))
 	b.proxy.RefreshTLS(false) // checks the clients of listeners that trust others now
+	if err := b.updateNLM(old); err != nil {
+		b.log.Error().Str("event", "nlm_failed").Err(err).Msg("the lock manager is not running")
+	}
 	if err := b.updateRPCBind(old); err != nil {
 		b.log.Error().Str("event", "rpcbind_failed").Err(err).Msg("rpcbind is not running")
 	}

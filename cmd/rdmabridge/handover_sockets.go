@@ -16,6 +16,15 @@ func (b *bridge) handedOver() *handover.State {
 		f, err := loop.Duplicate(b.admin.Socket())
 		s.Add(handover.KindAdmin, b.admin.Address(), f, err)
 	}
+	b.locks.mu.Lock()
+	defer b.locks.mu.Unlock()
+	if b.locks.server != nil {
+		tcp, udp, err := b.locks.server.Files()
+		s.Add(handover.KindNLM, b.locks.address, tcp, err)
+		if err == nil {
+			s.Add(handover.KindNLMUDP, b.locks.address, udp, nil)
+		}
+	}
 	b.rpcbindMu.Lock()
 	defer b.rpcbindMu.Unlock()
 	if b.rpcbind != nil {

@@ -144,6 +144,7 @@ upstreams:
   - {name: self, transport: rdma, endpoints: [%q], pool: {connections: 1}, timeouts: {probe: none}}
 admin: {address: %q}
 rpcbind: {address: %q}
+nlm: {address: %q, server: 127.0.0.1, state: %s/locks}
 memory: {budget: 256MiB}
 loops: 2
 handover: {path: %s/h.sock}
@@ -155,8 +156,8 @@ func TestHandover(t *testing.T) {
 	s := startEchoServer(t, "one!")
 	dir := t.TempDir()
 	file := filepath.Join(dir, "rdmabridge.yaml")
-	nfs, rdma, loop, admin, rpcb := testkit.FreeAddr(t), testkit.FreeAddr(t), testkit.FreeAddr(t), testkit.FreeAddr(t), testkit.FreeAddr(t)
-	write(t, file, fmt.Sprintf(handoverConfig, nfs, rdma, loop, s.addr, rdma, admin, rpcb, dir))
+	nfs, rdma, loop, admin, rpcb, locks := testkit.FreeAddr(t), testkit.FreeAddr(t), testkit.FreeAddr(t), testkit.FreeAddr(t), testkit.FreeAddr(t), testkit.FreeAddr(t)
+	write(t, file, fmt.Sprintf(handoverConfig, nfs, rdma, loop, s.addr, rdma, admin, rpcb, locks, dir, dir))
 	log := newLogFile(t)
 	p := startProcess(t, log, "serve", "-c", file, "--takeover")
 	p.says(`"message":"no process to take over from; starting as usual"`)
@@ -172,7 +173,7 @@ func TestHandover(t *testing.T) {
 	}
 	callers = append(callers, startCaller(t, loop, 100003))
 	stop, dials := make(chan struct{}), make(chan error, 1)
-	go func() { dials <- dialAll([]string{nfs, rdma, loop, admin, rpcb}, stop) }()
+	go func() { dials <- dialAll([]string{nfs, rdma, loop, admin, rpcb, locks}, stop) }()
 	for n := range 3 {
 		progress(t, callers...)
 		next := startProcess(t, log, "serve", "-c", file, "--takeover")

@@ -8,6 +8,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/rdmabridge/rdmabridge/cmd/rdmabridge/internal/translate"
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/control"
 	"github.com/rdmabridge/rdmabridge/internal/handover"
@@ -87,6 +88,9 @@ func filesOf(c *configs.Config, files []string) *harden.Needs {
 	}
 	for _, path := range written {
 		n.AddWritten(path)
+	}
+	if dir := translate.LockDirectory(&c.NLM); dir != "" {
+		n.AddWritten(filepath.Join(dir, "locks"))
 	}
 	if path := control.DefaultPath(); c.Control.Path == "" && path != "" {
 		n.AddWritten(path)

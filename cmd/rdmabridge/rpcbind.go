@@ -9,7 +9,7 @@ import (
 )
 
 // startRPCBind starts the rpcbind service, which tells clients where the listeners are. It must
-// be called after the listeners have started, because it publishes their addresses.
+// be called after the listeners and the lock manager have started, because it publishes their addresses.
 func (b *bridge) startRPCBind() error {
 	c := b.config
 	if !c.RPCBind.Enabled() {
@@ -20,7 +20,7 @@ func (b *bridge) startRPCBind() error {
 	if o.TCP, o.UDP, err = b.inherited.RPCBind(c.RPCBind.Address); err != nil {
 		return err
 	}
-	if o.Services, err = translate.RPCBind(c, b.proxy.Addr); err != nil {
+	if o.Services, err = translate.RPCBind(c, b.proxy.Addr, b.nlmAddr()); err != nil {
 		return err
 	}
 	s, err := rpcbind.Listen(o)
@@ -52,7 +52,7 @@ func (b *bridge) updateRPCBind(old *configs.Config) error {
 	if b.rpcbind == nil || old.RPCBind.Address != c.RPCBind.Address {
 		return errors.Join(b.closeRPCBind(), b.startRPCBind())
 	}
-	services, err := translate.RPCBind(c, b.proxy.Addr)
+	services, err := translate.RPCBind(c, b.proxy.Addr, b.nlmAddr())
 	if err != nil {
 		return err
 	}

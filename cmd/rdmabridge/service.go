@@ -131,6 +131,7 @@ func (s service) start(b *bridge, in *handover.Inheritance) (h *handover.Server,
 		if err := in.Finish(s.log); err != nil {
 			return nil, err
 		}
+		b.beginNLM()
 	}
 	predecessor := 0
 	if in != nil {

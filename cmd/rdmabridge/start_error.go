@@ -46,7 +46,7 @@ func cannotStart(err error, c *configs.Config, owners map[uint16]string) error {
 // more.
 func portOwners(c *configs.Config) map[uint16]string {
 	owners := make(map[uint16]string)
-	addresses := []string{c.RPCBind.Address, c.Admin.Address}
+	addresses := []string{c.RPCBind.Address, c.NLM.Address, c.Admin.Address}
 	for i := range c.Listeners {
 		addresses = append(addresses, c.Listeners[i].Address)
 	}
@@ -144,6 +144,8 @@ func settingOf(c *configs.Config, addr netip.AddrPort) string {
 	switch {
 	case strings.HasSuffix(c.RPCBind.Address, suffix):
 		return "rpcbind.address"
+	case strings.HasSuffix(c.NLM.Address, suffix):
+		return "nlm.address"
 	case strings.HasSuffix(c.Admin.Address, suffix):
 		return "admin.address (--admin-address; of demo: --admin)"
 	}

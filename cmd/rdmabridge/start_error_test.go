@@ -35,6 +35,10 @@ func TestStartErrors(t *testing.T) {
 			"address already in use", "write another port in admin.address (--admin-address; of demo: --admin)",
 		},
 		{
+			"lock manager taken", minimalConfig + "\nnlm: {address: " + taken + ", server: 127.0.0.2, state: none}\n",
+			"address already in use", "write another port in nlm.address",
+		},
+		{
 			"address of another host", strings.Replace(minimalConfig, "127.0.0.1:0", "192.0.2.1:2049", 1),
 			"cannot assign requested address", `compare "ip address" with listeners[nfs].address`,
 		},

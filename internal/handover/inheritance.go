@@ -181,11 +181,20 @@ func (in *Inheritance) Admin(address string) (*net.TCPListener, error) {
 
 // RPCBind returns both sockets of rpcbind at address, or nil for both.
 func (in *Inheritance) RPCBind(address string) (*net.TCPListener, *net.UDPConn, error) {
-	tcp, err := in.tcp(KindRPCBind, address)
+	return in.both(KindRPCBind, KindRPCBindUDP, address)
+}
+
+// NLM returns both sockets of the lock manager at address, or nil for both.
+func (in *Inheritance) NLM(address string) (*net.TCPListener, *net.UDPConn, error) {
+	return in.both(KindNLM, KindNLMUDP, address)
+}
+
+func (in *Inheritance) both(kind, kindUDP, address string) (*net.TCPListener, *net.UDPConn, error) {
+	tcp, err := in.tcp(kind, address)
 	if tcp == nil || err != nil {
 		return nil, nil, err
 	}
-	f := in.remove(KindRPCBindUDP, address)
+	f := in.remove(kindUDP, address)
 	if f == nil {
 		_ = tcp.Close()
 		return nil, nil, nil
@@ -200,7 +209,7 @@ func (in *Inheritance) RPCBind(address string) (*net.TCPListener, *net.UDPConn, 
 		err = errors.New("not a UDP socket")
 	}
 	_ = tcp.Close()
-	return nil, nil, fmt.Errorf("take-over: rpcbind %s: %w", address, err)
+	return nil, nil, fmt.Errorf("take-over: %s %s: %w", kind, address, err)
 }
 
 // ReadyTimeout is how long this process may take to be as ready as the old one.

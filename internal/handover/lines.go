@@ -46,6 +46,8 @@ const (
 	KindAdmin      = "admin"
 	KindRPCBind    = "rpcbind"
 	KindRPCBindUDP = "rpcbind-udp"
+	KindNLM        = "nlm"
+	KindNLMUDP     = "nlm-udp"
 )
 
 // A handedSocket names one socket of a hand-over.

@@ -413,6 +413,21 @@ func TestReach(t *testing.T) {
 	}
 }
 
+// A lock manager has one port on TCP and UDP. Linux's lockd asks for it over the transport of the lock, and sm-notify for
+// the status monitor over UDP.
+func TestServiceOnUDP(t *testing.T) {
+	nlm, nsm := Program{100021, 4}, Program{100024, 1}
+	s := newTestServer([]Service{{Address: netip.MustParseAddrPort("0.0.0.0:4045"), UDP: true, Programs: []Program{nlm, nsm}}})
+	for _, call := range []string{"000186b5 00000004 00000006 00000000", "000186b5 00000004 00000011 00000000", "000186b8 00000001 00000011 00000000"} {
+		for _, q := range []question{overTCP("192.0.2.1"), overUDP("192.0.2.1")} {
+			want := testkit.Unhex(t, success+"00000fcd")
+			if got, ok := s.answer(testkit.Unhex(t, callHead(2, 3)+call), q); !ok || !bytes.Equal(got, want) {
+				t.Errorf("GETPORT %s: %x, %v; want %x", call, got, ok, want)
+			}
+		}
+	}
+}
+
 // A listener on loopback is not advertised to other hosts.
 func TestLoopback(t *testing.T) {
 	s := newTestServer(testServices())

@@ -10,7 +10,8 @@ import (
 // A Service is a listener of the bridge with its programs.
 type Service struct {
 	Address  netip.AddrPort // of its socket: :: is every address of both families
-	RDMA     bool
+	RDMA     bool           // in place of TCP
+	UDP      bool           // beside TCP, at the same port
 	Programs []Program
 }
 
@@ -47,6 +48,9 @@ func makeTable(self netip.AddrPort, services []Service) table {
 		}
 		for _, p := range s.Programs {
 			t.add(p, s.Address, four, six)
+			if s.UDP {
+				t.add(p, s.Address, netUDP, netUDP6)
+			}
 		}
 	}
 	return t

@@ -11,10 +11,13 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpcbind"
 )
 
-// RPCBind returns the address and the programs of each listener of c. It calls addr for
-// the address of a listener.
-func RPCBind(c *configs.Config, addr func(listener string) string) ([]rpcbind.Service, error) {
+// RPCBind returns the address and the programs of each listener of c, and of the lock manager, unless locks is invalid.
+// It calls addr for the address of a listener.
+func RPCBind(c *configs.Config, addr func(listener string) string, locks netip.AddrPort) ([]rpcbind.Service, error) {
 	var services []rpcbind.Service
+	if locks.IsValid() {
+		services = append(services, rpcbind.Service{Address: locks, UDP: true, Programs: lockPrograms})
+	}
 	for i := range c.Listeners {
 		l := &c.Listeners[i]
 		at, err := netip.ParseAddrPort(addr(l.Name))
@@ -37,6 +40,14 @@ var rpcbindDefault = []rpcbind.Program{
 	{Number: oncrpc.ProgramNFS, Version: 3},
 	{Number: oncrpc.ProgramNFS, Version: 4},
 	{Number: oncrpc.ProgramNFSACL, Version: 3},
+}
+
+// lockPrograms are those of the bridge's lock manager and status monitor.
+var lockPrograms = []rpcbind.Program{
+	{Number: oncrpc.ProgramNLM, Version: 1},
+	{Number: oncrpc.ProgramNLM, Version: 3},
+	{Number: oncrpc.ProgramNLM, Version: 4},
+	{Number: oncrpc.ProgramNSM, Version: 1},
 }
 
 // rpcbindPrograms returns the programs that l accepts, sorted and without duplicates. A

@@ -2,6 +2,7 @@ package translate
 
 import (
 	"fmt"
+	"net/netip"
 	"testing"
 
 	"github.com/rdmabridge/rdmabridge/configs"
@@ -36,23 +37,24 @@ upstreams: [{name: s, transport: tcp, endpoints: ["127.0.0.1:1"]}]
 		t.Fatal(err)
 	}
 	at := map[string]string{"default": "[::]:2049", "routes": "192.0.2.1:2050", "both": "[::1]:2051"}
-	services, err := RPCBind(c, func(name string) string { return at[name] })
+	services, err := RPCBind(c, func(name string) string { return at[name] }, netip.MustParseAddrPort("0.0.0.0:4045"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i, want := range []string{
-		"[::]:2049 false [{100003 3} {100003 4} {100227 3}]",
-		"192.0.2.1:2050 true [{100003 2} {100003 3} {100003 4} {100024 1} {400000 7} {400000 9}]",
-		"[::1]:2051 false [{100003 3} {100003 4} {100005 1} {100005 2} {100005 3} {100011 1} {100011 2} {100021 4} {100227 3}]",
+		"0.0.0.0:4045 false true [{100021 1} {100021 3} {100021 4} {100024 1}]",
+		"[::]:2049 false false [{100003 3} {100003 4} {100227 3}]",
+		"192.0.2.1:2050 true false [{100003 2} {100003 3} {100003 4} {100024 1} {400000 7} {400000 9}]",
+		"[::1]:2051 false false [{100003 3} {100003 4} {100005 1} {100005 2} {100005 3} {100011 1} {100011 2} {100021 4} {100227 3}]",
 	} {
-		if got := fmt.Sprint(services[i].Address, services[i].RDMA, services[i].Programs); got != want {
-			t.Errorf("%s: %s\nwant %s", c.Listeners[i].Name, got, want)
+		if got := fmt.Sprint(services[i].Address, services[i].RDMA, services[i].UDP, services[i].Programs); got != want {
+			t.Errorf("%s: %s\nwant %s", services[i].Address, got, want)
 		}
 	}
-	if len(services) != 3 {
-		t.Errorf("%d services, want 3", len(services))
+	if len(services) != 4 {
+		t.Errorf("%d services, want 4", len(services))
 	}
-	if _, err := RPCBind(c, func(string) string { return "" }); err == nil {
+	if _, err := RPCBind(c, func(string) string { return "" }, netip.AddrPort{}); err == nil {
 		t.Error("a listener without an address is advertised")
 	}
 }

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/rpcbind"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
+)
+
+// answersNLM reports whether a lock manager is at the address, on a network.
+func answersNLM(network, at string) bool {
+	c, err := net.Dial(network, at)
+	if err != nil {
+		return false
+	}
+	defer c.Close()
+	c.SetDeadline(time.Now().Add(testkit.Patience))
+	call := nullCall(7, 100021, 4)
+	if network == "tcp" {
+		call = testkit.Record(call)
+	}
+	if _, err := c.Write(call); err != nil {
+		return false
+	}
+	reply := make([]byte, 64)
+	n, err := c.Read(reply)
+	want := []byte{0, 0, 0, 7, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+	return err == nil && bytes.HasSuffix(reply[:n], want)
+}
+
+// TestNLMServe: the lock manager is off by default, is announced by rpcbind, follows the file, and ends with the bridge.
+func TestNLMServe(t *testing.T) {
+	x := startReload(t, minimalConfig)
+	if x.b.nlmAddr().IsValid() {
+		t.Error("the lock manager is running although the configuration does not enable it")
+	}
+	state := t.TempDir() + "/new"
+	config := minimalConfig + fmt.Sprintf("rpcbind: {address: '127.0.0.1:0'}\nnlm: {address: '127.0.0.1:0', server: 127.0.0.2, state: %s}\n", state)
+	x.reload(config, loaded)
+	first := x.b.nlmAddr()
+	for _, network := range []string{"tcp", "udp"} {
+		if !answersNLM(network, first.String()) {
+			t.Errorf("no answer over %s", network)
+		}
+	}
+	for _, p := range [][2]uint32{{100021, 1}, {100021, 3}, {100021, 4}, {100024, 1}} {
+		if port, err := rpcbind.Ask(context.Background(), x.b.rpcbind.Addr().String(), p[0], p[1]); err != nil || port != first.Port() {
+			t.Errorf("rpcbind says %d for program %d version %d, %v; want %d", port, p[0], p[1], err, first.Port())
+		}
+	}
+
+	// Other addresses may lock from now on, and the sockets stay.
+	config = strings.Replace(config, "server:", "allow: [192.0.2.1], server:", 1)
+	x.reload(config, loaded)
+	if at := x.b.nlmAddr(); at != first || answersNLM("tcp", at.String()) {
+		t.Errorf("at %s, which was %s, an address may lock that is not in allow", at, first)
+	}
+	// The service starts anew, with the same directory.
+	config = strings.Replace(config, "allow: [192.0.2.1], server: 127.0.0.2", "server: 127.0.0.3", 1)
+	x.reload(config, loaded)
+	if second := x.b.nlmAddr(); second == first || !answersNLM("tcp", second.String()) {
+		t.Errorf("another server: at %s, which was %s", second, first)
+	}
+	last := x.b.nlmAddr().String()
+	x.stop()
+	if c, err := net.Dial("tcp", last); err == nil {
+		c.Close()
+		t.Error("the lock manager listens after the end")
+	}
+}
+
+// TestLockState: two processes cannot use one directory. A process that takes over waits until the other one has ended.
+func TestLockState(t *testing.T) {
+	dir := t.TempDir()
+	first, err := lockState(dir, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lockState(dir, 0); err == nil || !strings.Contains(err.Error(), "another process uses "+dir) {
+		t.Errorf("the second: %v", err)
+	}
+	time.AfterFunc(20*time.Millisecond, func() { first.Close() })
+	second, err := lockState(dir, testkit.Patience)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second.Close()
+}
