@@ -99,7 +99,7 @@ func TestStickyQueued(t *testing.T) {
 		for range 3 {
 			more = append(more, sticky(t, p, f, 0))
 		}
-		p.Resume()
+		p.Resume(0)
 		if on(d, x) != 1 || on(d, y) < 0 || on(d, more[2]) != -1 {
 			t.Errorf("on seats %d, %d and %d; want 1, any, none", on(d, x), on(d, y), on(d, more[2]))
 		}
@@ -119,7 +119,7 @@ func TestStickyQueued(t *testing.T) {
 		if on(d, w) != -1 {
 			t.Errorf("held: on seat %d", on(d, w))
 		}
-		p.Resume()
+		p.Resume(0)
 		if on(d, w) != 1 {
 			t.Errorf("resumed: on seat %d, want 1", on(d, w))
 		}

@@ -298,9 +298,22 @@ func TestHoldAndResume(t *testing.T) {
 		if n := len(d.members[0].got); n != 0 {
 			t.Fatalf("%d Calls dispatched while held", n)
 		}
-		p.Resume()
+		p.Resume(0)
 		if n := len(d.members[0].got); n != 2 {
 			t.Errorf("%d Calls dispatched after Resume, want 2", n)
+		}
+		p.Hold()
+		for range 3 {
+			submit(t, p, &f, 1, 0)
+		}
+		p.Resume(1)
+		if n := len(d.members[0].got); n != 3 {
+			t.Errorf("%d Calls dispatched after another loop's Resume, want 3: one, for which there may be no memory", n)
+		}
+		p.Hold()
+		p.Resume(0)
+		if n := len(d.members[0].got); n != 5 {
+			t.Errorf("%d Calls dispatched, want 5", n)
 		}
 	})
 }

@@ -124,7 +124,7 @@ func (c *chaos) step() {
 		what = "hold"
 		if p.Hold() {
 			time.Sleep(10 * time.Millisecond)
-			p.Resume()
+			p.Resume(0)
 		}
 	default:
 		what = "steer or borrow"

@@ -699,7 +699,7 @@ func sleepModel(t *testing.T, seed uint64) {
 			p.Update(o, rng.IntN(2) == 0)
 		case 15:
 			if p.Hold() {
-				p.Resume()
+				p.Resume(0)
 			}
 		}
 		p.mu.Lock()

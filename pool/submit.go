@@ -149,12 +149,25 @@ func (p *Pool) Hold() bool {
 	return !was
 }
 
-// Resume undoes Hold and dispatches queued Calls.
-func (p *Pool) Resume() {
+// Resume undoes Hold and dispatches queued Calls, until the memory is gone again. here is the affinity of the
+// calling loop. A Call for another loop is the last one: whether there is memory for it, that loop finds out later.
+func (p *Pool) Resume(here int) {
 	p.mu.Lock()
 	p.held = false
 	p.mu.Unlock()
-	p.kick(Elsewhere)
+	for {
+		p.mu.Lock()
+		m, e := p.nextAny(here)
+		p.mu.Unlock()
+		if e == nil {
+			p.part.Wake(here)
+			return
+		}
+		p.dispatch(m, e, here)
+		if m.Affinity() != here {
+			return
+		}
+	}
 }
 
 // Forget removes every queued Call of f, whose client is gone, and hands it to

@@ -110,7 +110,10 @@ func (m *rdmaConn) notSent(c *call, err error) {
 	// hold the memory, admit.SlowReaders closes them. One of the pool's Calls waits for all others:
 	// while it waits, no other request for memory is served before it.
 	if p := m.seat.Pool(); errors.Is(err, rdmaside.ErrNoMemory) && p.Hold() {
-		m.r.Wait(&c.rdma, m.u.Slow.Waits(p.Resume))
+		l := m.loop
+		m.r.Wait(&c.rdma, m.u.Slow.Waits(func() {
+			l.tcp.Post(loop.TaskFunc(func() { p.Resume(l.index) }))
+		}))
 	}
 	m.loop.account.unsent(c)
 	c.unsent(m, err)
