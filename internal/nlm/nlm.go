@@ -21,6 +21,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -33,6 +34,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/arrival"
 	"github.com/rdmabridge/rdmabridge/internal/crowd"
+	"github.com/rdmabridge/rdmabridge/internal/loglimit"
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/ratelimit"
 	"github.com/rdmabridge/rdmabridge/metrics"
@@ -71,12 +73,25 @@ type Server struct {
 	end  context.CancelFunc
 	work sync.WaitGroup // goroutines
 
-	mu      sync.Mutex // guards the fields below; a leaf
-	closed  bool
-	conns   map[net.Conn]struct{}
-	hosts   crowd.Counts    // of conns
-	replies ratelimit.Meter // datagrams
-	excess  ratelimit.Meter // octets by which answers were longer than their questions
+	table    *table
+	loaded   chan struct{} // closed when the table has what the file says
+	upstream *upstream
+	xid      atomic.Uint32 // of the latest Call to a client
+	telling  chan struct{} // has a place for each client that is being told of a restart
+	unheards loglimit.Limit
+
+	mu       sync.Mutex // guards the fields below; a leaf
+	closed   bool
+	conns    map[net.Conn]struct{}
+	hosts    crowd.Counts                 // of conns
+	flights  map[flight][]func([]byte)    // Calls under way, and where their Replies go
+	calls    map[netip.Addr]int           // of flights, by client
+	ports    map[service]port             // of clients
+	answers  map[string]answer            // that GRANTED_MSG waits for, by cookie
+	releases map[netip.Addr]chan struct{} // clients whose locks are being freed; closed when they are
+	told     map[place]uint32             // the state of the server's monitor that clients are being told of
+	replies  ratelimit.Meter              // datagrams
+	excess   ratelimit.Meter              // octets by which answers were longer than their questions
 }
 
 // A Snapshot is what a Server has at one time.
@@ -105,7 +120,13 @@ func Listen(o Options) (*Server, error) {
 		}
 		o.Name = name
 	}
-	s := &Server{o: o, log: o.Log, tcp: o.TCP, udp: o.UDP, conns: make(map[net.Conn]struct{})}
+	s := &Server{
+		o: o, log: o.Log, tcp: o.TCP, udp: o.UDP, table: newTable(o.Key), loaded: make(chan struct{}), telling: make(chan struct{}, maxNotices),
+		conns: make(map[net.Conn]struct{}), flights: make(map[flight][]func([]byte)), calls: make(map[netip.Addr]int), ports: make(map[service]port),
+		answers: make(map[string]answer), releases: make(map[netip.Addr]chan struct{}), told: make(map[place]uint32),
+	}
+	s.xid.Store(rand.Uint32())
+	s.upstream = newUpstream(s)
 	s.ctx, s.end = context.WithCancel(context.Background())
 	s.Allow(o.Allow)
 	if s.tcp == nil || s.udp == nil {
@@ -115,10 +136,22 @@ func Listen(o Options) (*Server, error) {
 			return nil, fmt.Errorf("nlm: %w", err)
 		}
 	}
+	s.work.Go(s.load)
 	s.work.Go(s.accept)
 	s.work.Go(s.datagrams)
 	s.log.Info().Str("event", "nlm_listening").Stringer("address", s.Addr()).Str("server", o.Server).Msg("nlm listening")
 	return s, nil
+}
+
+// load reads the file of locks, which another process may still have, and looks the server up.
+func (s *Server) load() {
+	if s.o.State == "" {
+		s.log.Warn().Str("event", "nlm_no_state").Msg("nlm: nlm.state is not set, so a bridge that restarts forgets who has which locks: a lock that is granted then is found by asking again, and the locks of a client that crashes stay")
+	} else if err := openJournal(s.ctx, s.o.State, s.table, &s.log); err != nil && s.ctx.Err() == nil {
+		s.log.Error().Str("event", "nlm_state_failed").Err(err).Msg("nlm: locks are remembered in memory alone")
+	}
+	_, _ = s.upstream.resolve(s.ctx) // connecting says so
+	close(s.loaded)
 }
 
 // portTries bounds the attempts to find a port that is free on both TCP and UDP.
@@ -190,6 +223,7 @@ func (s *Server) Close() error {
 	}
 	s.mu.Unlock()
 	s.work.Wait()
+	s.table.close()
 	if errors.Is(err, net.ErrClosed) {
 		return nil // twice
 	}
@@ -197,4 +231,4 @@ func (s *Server) Close() error {
 }
 
 // Snapshot returns what clients hold and wait for.
-func (s *Server) Snapshot() Snapshot { return Snapshot{} }
+func (s *Server) Snapshot() Snapshot { return s.table.snapshot() }

@@ -1,5 +1,7 @@
 package nlm
 
+import "github.com/rs/zerolog"
+
 // A refusal is why a message was refused.
 type refusal uint8
 
@@ -14,7 +16,42 @@ const (
 	refusedConnections                // too many connections
 	refusedGroup                      // a datagram to a broadcast or multicast address
 	refusedRate                       // too many datagrams
+	refusedArguments                  // its arguments cannot be read
+	refusedBusy                       // too many Calls under way
+	refusedTable                      // too many locks: LCK_DENIED_NOLOCKS
+	refusedStranger                   // GRANTED of a host that is not the server, or an answer that nobody waits for
 	refusals                          // how many there are
 )
 
 func (s *Server) refuse(refusal) {}
+
+type granting uint8
+
+const (
+	grantedTaken granting = iota
+	grantedRefused
+	grantedUnknown
+	grantedAgain
+	grantedUnanswered
+)
+
+type notice uint8
+
+const (
+	noticeServer notice = iota
+	noticeClient
+	noticeRepeated
+	noticeStranger
+	noticeTold
+	noticeUntold
+)
+
+func (s *Server) grants(granting)             {}
+func (s *Server) notices(notice)              {}
+func (s *Server) called(uint32, uint32, bool) {}
+
+// unheard logs that a client has not been told something.
+func (s *Server) unheard(p place, what string, err error) {
+	s.unheards.Line(&s.log, zerolog.WarnLevel, "nlm_client_unreachable").Stringer("client", p.client).Str("about", what).Err(err).
+		Msg("nlm: a client's lock manager or status monitor does not answer")
+}

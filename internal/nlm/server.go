@@ -17,6 +17,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/loglimit"
 	"github.com/rdmabridge/rdmabridge/internal/ratelimit"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
 )
 
 // Bounds of what peers can cause.
@@ -25,6 +26,9 @@ const (
 	maxRecord     = 16 << 10
 	maxConns      = 512
 	maxHostConns  = 64
+	maxCalls      = 4096 // under way
+	maxHostCalls  = 256
+	maxRepeats    = 8 // of one Call under way
 	idleTimeout   = 5 * time.Minute
 	recordTimeout = 30 * time.Second // from the first octet of a record to the last
 	writeTimeout  = 10 * time.Second
@@ -48,6 +52,12 @@ type call struct {
 	local netip.Addr     // this host's address that it was sent to
 	udp   bool
 	send  func(reply []byte)
+}
+
+// A flight tells a Call under way from others.
+type flight struct {
+	client                  netip.Addr
+	xid, program, procedure uint32
 }
 
 // accept serves the TCP port.
@@ -247,5 +257,109 @@ func (s *Server) arrived(x *call, m []byte) bool {
 		x.send(accepted(oncrpc.Success))
 		return true
 	}
-	return refuse(refusedProcedure, accepted(oncrpc.ProcedureUnavailable))
+	known, ok := s.perform(x)
+	switch {
+	case !known:
+		return refuse(refusedProcedure, accepted(oncrpc.ProcedureUnavailable))
+	case !ok:
+		return refuse(refusedArguments, accepted(oncrpc.GarbageArguments))
+	}
+	return true
+}
+
+// perform performs a procedure, here or on a goroutine. It reports whether it knows it, and whether its arguments can be
+// read.
+func (s *Server) perform(x *call) (known, ok bool) {
+	void := func() { x.send(oncrpc.AppendAccepted(nil, x.XID, oncrpc.Success)) }
+	if x.Program == oncrpc.ProgramNSM {
+		switch {
+		case x.Procedure < procNotify:
+			x.send(s.monitor(x))
+		case x.Procedure == procNotify:
+			c := xdr.NewCursor(x.Message, x.Args)
+			opaque(&c, x.Message, maxOwner)
+			state := c.Uint32()
+			if !c.OK() {
+				return true, false
+			}
+			s.begin(x, &request{}, func() {
+				if s.ready(s.ctx) {
+					s.notified(x.from.Addr(), state)
+					void()
+				}
+			})
+		default:
+			return false, false
+		}
+		return true, true
+	}
+	var r request
+	procedure, _ := plain(x.Procedure)
+	do := func() { s.lock(x, &r) }
+	switch {
+	case procedure <= procUnlock, procedure >= procShare && procedure <= procNMLock:
+	case procedure == procGranted:
+		do = func() { s.grant(x, &r) }
+	case procedure == procFreeAll:
+		s.begin(x, &r, func() { s.freeAll(x) })
+		return true, true
+	case procedure > procGrantedMsg && procedure < procGrantedRes: // the Server asks no questions that these answer
+		void()
+		return true, true
+	case procedure == procGrantedRes:
+		if !s.grantedRes(x) {
+			return true, false
+		}
+		void()
+		return true, true
+	default:
+		return false, false
+	}
+	if !r.parse(x.Message, x.Args, x.Version, procedure) {
+		return true, false
+	}
+	s.begin(x, &r, do)
+	return true, true
+}
+
+// begin runs do on a goroutine. A Call that repeats one under way gets the Reply to that one.
+func (s *Server) begin(x *call, r *request, do func()) {
+	f, client := flight{x.from.Addr(), x.XID, x.Program, x.Procedure}, x.from.Addr()
+	s.mu.Lock()
+	sends, repeats := s.flights[f]
+	busy := len(s.flights) >= maxCalls || s.calls[client] >= maxHostCalls || s.closed
+	switch {
+	case repeats && len(sends) < maxRepeats:
+		s.flights[f] = append(sends, x.send)
+	case !repeats && !busy:
+		s.flights[f] = []func([]byte){x.send}
+		s.calls[client]++
+		x.send = func(reply []byte) {
+			s.mu.Lock()
+			sends := s.flights[f]
+			s.flights[f] = nil // those that come from now on, to a Call that is answered already
+			s.mu.Unlock()
+			for _, send := range sends {
+				send(reply)
+			}
+		}
+		s.work.Go(func() {
+			defer func() {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				delete(s.flights, f)
+				if s.calls[client]--; s.calls[client] == 0 {
+					delete(s.calls, client)
+				}
+			}()
+			do()
+		})
+	}
+	s.mu.Unlock()
+	if busy && !repeats {
+		s.refuse(refusedBusy)
+		if !x.udp {
+			x.send(later(x, r))
+		}
+	}
 }

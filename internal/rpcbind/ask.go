@@ -10,6 +10,8 @@ import (
 	"net/netip"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
 )
@@ -28,8 +30,20 @@ func Ask(ctx context.Context, address string, program, version uint32) (port uin
 		return 0, err
 	}
 	defer c.Close()
-	deadline, _ := ctx.Deadline()
+	return AskOn(ctx, c, "tcp", program, version)
+}
+
+// AskOn asks as Ask does, on a TCP connection to the rpcbind, for the port of a transport: tcp or udp.
+func AskOn(ctx context.Context, c net.Conn, transport string, program, version uint32) (port uint16, err error) {
+	deadline := time.Now().Add(askTimeout)
+	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
+		deadline = d
+	}
 	_ = c.SetDeadline(deadline) // Read would say so
+	protocol := uint32(unix.IPPROTO_TCP)
+	if transport == "udp" {
+		protocol = unix.IPPROTO_UDP
+	}
 	server, err := netip.ParseAddrPort(c.RemoteAddr().String())
 	if err != nil {
 		return 0, err
@@ -39,9 +53,9 @@ func Ask(ctx context.Context, address string, program, version uint32) (port uin
 	m := []byte{0x80, 0, 0, 0} // the record mark; its length is set below
 	if getAddr {
 		m = xdr.AppendWords(m, xid, oncrpc.TypeCall, oncrpc.RPCVersion, oncrpc.ProgramRPCBind, 3, 3, 0, 0, 0, 0, program, version)
-		m = xdr.AppendWords(xdr.AppendOpaque(m, []byte("tcp6")), 0, 0) // without an address and an owner
+		m = xdr.AppendWords(xdr.AppendOpaque(m, []byte(transport+"6")), 0, 0) // without an address and an owner
 	} else {
-		m = xdr.AppendWords(m, xid, oncrpc.TypeCall, oncrpc.RPCVersion, oncrpc.ProgramRPCBind, 2, 3, 0, 0, 0, 0, program, version, 6, 0)
+		m = xdr.AppendWords(m, xid, oncrpc.TypeCall, oncrpc.RPCVersion, oncrpc.ProgramRPCBind, 2, 3, 0, 0, 0, 0, program, version, protocol, 0)
 	}
 	m[3] = byte(len(m) - 4)
 	if _, err := c.Write(m); err != nil {

@@ -1,0 +1,142 @@
+package nlm
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
+)
+
+// clientTimeout bounds a Call to a client. Servers repeat GRANTED_MSG every ten seconds.
+const clientTimeout = 8 * time.Second
+
+// An answer is where the stat of a GRANTED_RES goes.
+type answer struct {
+	place
+	stat chan uint32
+}
+
+// grant passes GRANTED and GRANTED_MSG on to the client that waits. Only the server may send them. If the client does
+// not answer, the server is asked to try again, or hears nothing, which is the same.
+func (s *Server) grant(x *call, r *request) {
+	_, async := plain(x.Procedure)
+	if async {
+		x.send(oncrpc.AppendAccepted(nil, x.XID, oncrpc.Success))
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, clientTimeout)
+	defer cancel()
+	stat, ok := uint32(denied), !async
+	switch {
+	case !s.ready(ctx):
+		stat = gracePeriod
+	case !s.upstream.is(x.from.Addr()):
+		s.refuse(refusedStranger)
+	default:
+		stat, ok = s.offer(ctx, r)
+	}
+	switch {
+	case !async && !ok:
+		stat = gracePeriod
+		fallthrough
+	case !async:
+		x.send((&result{stat: stat}).append(oncrpc.AppendAccepted(nil, x.XID, oncrpc.Success), r.cookie, x.Version, procGranted))
+	case ok:
+		ctx, cancel := context.WithTimeout(s.ctx, clientTimeout)
+		defer cancel()
+		res := result{stat: stat}
+		_, _ = s.upstream.call(ctx, x.Version, procGrantedRes, s.root(), res.append(nil, r.cookie, x.Version, procGranted)) // the server repeats its Call
+	}
+}
+
+// offer asks the client whether it takes the lock, and returns its answer; ok is false if it gave none.
+func (s *Server) offer(ctx context.Context, r *request) (stat uint32, ok bool) {
+	g, o, undo := s.table.offer(r)
+	switch g {
+	case grantUnknown:
+		s.grants(grantedUnknown)
+		return denied, true
+	case grantHeld:
+		s.grants(grantedAgain)
+		return granted, true
+	case grantBusy:
+		return 0, false
+	}
+	near := *r
+	near.name, near.svid, near.oh = []byte(s.o.Name), o.svid, s.table.near(&o, r.oh)
+	stat, err := s.askClient(ctx, &o, &near)
+	undo(err == nil && stat == granted, err != nil || stat == gracePeriod)
+	switch {
+	case err != nil:
+		s.grants(grantedUnanswered)
+		s.unheard(place{o.client, o.local}, "grant", err)
+		return 0, false
+	case stat == granted:
+		s.grants(grantedTaken)
+	default:
+		s.grants(grantedRefused)
+	}
+	return stat, true
+}
+
+// askClient calls GRANTED at a client, or GRANTED_MSG if it locks by LOCK_MSG, and returns the stat of its answer.
+func (s *Server) askClient(ctx context.Context, o *owner, r *request) (stat uint32, err error) {
+	p, v := place{o.client, o.local}, service{transport: transport(o.udp), program: oncrpc.ProgramNLM, version: o.version}
+	r.cookie = s.newCookie()
+	args := r.append(nil, o.version, procGranted)
+	if !o.async {
+		reply, err := s.callClient(ctx, p, v, procGranted, args, true)
+		if err != nil {
+			return 0, err
+		}
+		var res result
+		if !res.parse(reply.Message, reply.Results, o.version, procGranted) {
+			return 0, errors.New("the client's answer to GRANTED cannot be read")
+		}
+		return res.stat, nil
+	}
+	a := answer{p, make(chan uint32, 1)}
+	s.mu.Lock()
+	s.answers[string(r.cookie)] = a
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.answers, string(r.cookie))
+	}()
+	for {
+		if _, err := s.callClient(ctx, p, v, procGrantedMsg, args, false); err != nil {
+			return 0, err
+		}
+		select {
+		case stat := <-a.stat:
+			return stat, nil
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		case <-time.After(voidTimeout): // a datagram may have been lost
+		}
+	}
+}
+
+// grantedRes takes a client's answer to GRANTED_MSG.
+func (s *Server) grantedRes(x *call) bool {
+	r := result{}
+	if !r.parse(x.Message, x.Args, x.Version, procGranted) {
+		return false
+	}
+	at := xdr.NewCursor(x.Message, x.Args)
+	c := opaque(&at, x.Message, maxCookie)
+	s.mu.Lock()
+	a, ok := s.answers[string(c)]
+	s.mu.Unlock()
+	if !ok || a.client != x.from.Addr() {
+		s.refuse(refusedStranger)
+		return true
+	}
+	select {
+	case a.stat <- r.stat:
+	default: // twice
+	}
+	return true
+}

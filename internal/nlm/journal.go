@@ -1,0 +1,303 @@
+package nlm
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/rs/zerolog"
+	"golang.org/x/sys/unix"
+
+	"github.com/rdmabridge/rdmabridge/internal/loglimit"
+)
+
+// A journal is the file STATE/locks, from which a bridge that has restarted knows who holds what. Each line is a record in
+// JSON. A line is written before the Call that it is about goes to the server, so that a bridge that is killed remembers
+// at least what the server has. The file is not flushed to the disk: it survives the process, and not the machine, whose
+// restart ends the connections of all clients as well.
+//
+// Only one process may have the file: it holds a lock on the directory. When a bridge hands over to another process, that
+// one waits for it. The table's lock guards the journal. The methods of a nil journal do nothing.
+type journal struct {
+	directory *os.File
+	file      *os.File
+	lines     int // in the file
+	log       *zerolog.Logger
+	failures  loglimit.Seldom
+}
+
+// A line is a record of the journal. Those that are read may come from an earlier version of the bridge, so fields keep
+// their meaning.
+type line struct {
+	Op     string `json:"op"`               // owner, hold, wait, free, state
+	Number uint32 `json:"number,omitempty"` // of the owner
+
+	// An owner.
+	Client  string `json:"client,omitempty"` // state has it, too
+	Local   string `json:"local,omitempty"`
+	Name    []byte `json:"name,omitempty"`
+	Svid    uint32 `json:"svid,omitempty"`
+	Share   []byte `json:"share,omitempty"`
+	UDP     bool   `json:"udp,omitempty"`
+	Async   bool   `json:"async,omitempty"`
+	Version uint32 `json:"version,omitempty"`
+	OH      []byte `json:"oh,omitempty"`
+	Flavor  uint32 `json:"flavor,omitempty"`
+	Body    []byte `json:"body,omitempty"`
+	Mode    uint32 `json:"mode,omitempty"`
+	Access  uint32 `json:"access,omitempty"`
+	State   uint32 `json:"state,omitempty"` // state has it, too
+
+	// What is held, waited for, or free.
+	Handle    []byte `json:"handle,omitempty"`
+	Start     uint64 `json:"start,omitempty"`
+	End       uint64 `json:"end,omitempty"`
+	Exclusive uint32 `json:"exclusive,omitempty"` // of a wait
+}
+
+// slackLines is how many dead lines a journal may have beside as many as are alive.
+const slackLines = 1024
+
+// openJournal waits until this process has the directory, reads the file into t, and writes it anew.
+func openJournal(ctx context.Context, path string, t *table, log *zerolog.Logger) error {
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return err
+	}
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	for waited := false; ; waited = true {
+		err := unix.Flock(int(d.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
+			d.Close()
+			return fmt.Errorf("locking %s: %w", path, err)
+		}
+		if !waited {
+			log.Info().Str("event", "nlm_state_waits").Str("directory", path).Msg("nlm: another process has the directory of locks; waiting for it")
+		}
+		select {
+		case <-ctx.Done():
+			d.Close()
+			return ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+	j := &journal{directory: d, log: log}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if err := t.read(filepath.Join(path, "locks")); err != nil {
+		aside := filepath.Join(path, fmt.Sprintf("locks.unreadable-%d", time.Now().Unix()))
+		log.Error().Str("event", "nlm_state_unreadable").Err(err).Str("file", aside).AnErr("renamed", os.Rename(filepath.Join(path, "locks"), aside)).
+			Msg("nlm: the file of locks cannot be read to its end, and what follows is forgotten")
+	}
+	t.journal = j
+	j.rewrite(t)
+	if j.file == nil {
+		t.journal = nil
+		d.Close()
+		return errors.New("the file of locks cannot be written")
+	}
+	return nil
+}
+
+// maxLine bounds a line that is read.
+const maxLine = 64 << 10
+
+// read puts what the file says into t. It ignores a last line that is cut off. The lock is held.
+func (t *table) read(path string) error {
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	r := bufio.NewScanner(f)
+	r.Buffer(nil, maxLine)
+	r.Split(func(data []byte, _ bool) (int, []byte, error) { // whole lines alone
+		i := bytes.IndexByte(data, '\n')
+		if i < 0 {
+			return 0, nil, nil
+		}
+		return i + 1, data[:i], nil
+	})
+	for n := 1; r.Scan(); n++ {
+		var l line
+		if err = json.Unmarshal(r.Bytes(), &l); err == nil {
+			err = t.apply(&l)
+		}
+		if err != nil {
+			err = fmt.Errorf("line %d: %w", n, err)
+			break
+		}
+	}
+	for _, o := range t.owners { // those that hold nothing
+		for handle, file := range o.files {
+			t.sweep(o, handle, file)
+		}
+		if t.owners[o.identity] == o && len(o.files) == 0 {
+			t.remove(o)
+		}
+	}
+	return errors.Join(err, r.Err())
+}
+
+func (t *table) apply(l *line) error {
+	switch l.Op {
+	case "owner":
+		client, err := netip.ParseAddr(l.Client)
+		if err != nil {
+			return err
+		}
+		local, err := netip.ParseAddr(l.Local)
+		if err != nil {
+			return err
+		}
+		id := identity{client, string(l.Name), l.Svid, string(l.Share)}
+		o := t.numbers[l.Number]
+		switch {
+		case o == nil && t.owners[id] == nil:
+			o = &owner{identity: id, number: l.Number, files: make(map[string]*file)}
+			t.add(o)
+		case o == nil || o.identity != id:
+			return errors.New("two owners with one number, or one with two")
+		}
+		o.path = path{local, l.UDP, l.Async, l.Version}
+		o.oh, o.credential = l.OH, credential{l.Flavor, l.Body}
+		o.state, o.mode, o.access = l.State, l.Mode, l.Access
+	case "hold", "wait", "free":
+		o := t.numbers[l.Number]
+		if o == nil || l.Start >= l.End || len(l.Handle) > maxHandle {
+			return errors.New("a range that is none")
+		}
+		f := o.files[string(l.Handle)]
+		if f == nil {
+			f = new(file)
+			o.files[string(l.Handle)] = f
+		}
+		s := span{l.Start, l.End}
+		t.unwait(o, f, s)
+		switch l.Op {
+		case "hold":
+			t.hold(o, f, s)
+		case "wait":
+			t.await(o, string(l.Handle), f, wait{s, l.Exclusive})
+		case "free":
+			t.unhold(o, string(l.Handle), f, s)
+		}
+	case "state":
+		host, err := netip.ParseAddr(l.Client)
+		if err != nil {
+			return err
+		}
+		t.states[host] = l.State
+	default:
+		return fmt.Errorf("an unknown record %q", l.Op)
+	}
+	if t.all.held+t.all.waiting > 2*maxRanges || len(t.states) > maxStates || len(t.owners) > 2*maxRanges {
+		return errors.New("there are too many")
+	}
+	return nil
+}
+
+// write appends a line.
+func (j *journal) write(l *line) {
+	b, err := json.Marshal(l)
+	if err == nil {
+		_, err = j.file.Write(append(b, '\n'))
+	}
+	if err != nil {
+		j.failures.Line(j.log, zerolog.ErrorLevel, "nlm_state_failed").Err(err).Msg("nlm: the file of locks cannot be written")
+	}
+	j.lines++
+}
+
+func (j *journal) owner(o *owner) {
+	if j != nil {
+		j.write(&line{
+			Op: "owner", Number: o.number, Client: o.client.String(), Local: o.local.String(), Name: []byte(o.name), Svid: o.svid, Share: []byte(o.share),
+			UDP: o.udp, Async: o.async, Version: o.version, OH: o.oh, Flavor: o.credential.flavor, Body: o.credential.body, Mode: o.mode, Access: o.access, State: o.state,
+		})
+	}
+}
+
+// mark says that an owner holds a range, waits for it, or does neither.
+func (j *journal) mark(op string, o *owner, handle string, s span, exclusive uint32) {
+	if j != nil {
+		j.write(&line{Op: op, Number: o.number, Handle: []byte(handle), Start: s.Start, End: s.End, Exclusive: exclusive})
+	}
+}
+
+func (j *journal) state(host netip.Addr, state uint32) {
+	if j != nil {
+		j.write(&line{Op: "state", Client: host.String(), State: state})
+	}
+}
+
+// tidy writes the file anew if more than half of it is dead.
+func (j *journal) tidy(t *table) {
+	if j != nil && j.lines > slackLines+2*(len(t.owners)+t.all.held+t.all.waiting+len(t.states)) {
+		j.rewrite(t)
+	}
+}
+
+// rewrite writes what t has into a new file, which then takes the place of the old one.
+func (j *journal) rewrite(t *table) {
+	path := filepath.Join(j.directory.Name(), "locks")
+	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_RDWR|os.O_APPEND, 0o600)
+	if err != nil {
+		j.lines = 0 // try again later
+		j.failures.Line(j.log, zerolog.ErrorLevel, "nlm_state_failed").Err(err).Msg("nlm: the file of locks cannot be written anew")
+		return
+	}
+	next := &journal{file: f, log: j.log}
+	for host, state := range t.states {
+		next.state(host, state)
+	}
+	for _, o := range t.owners {
+		next.owner(o)
+		for handle, file := range o.files {
+			for _, s := range file.held {
+				next.mark("hold", o, handle, s, 0)
+			}
+			for _, s := range file.pending {
+				if file.waiting(s) < 0 {
+					next.mark("hold", o, handle, s, 0)
+				}
+			}
+			for _, w := range file.waits {
+				next.mark("wait", o, handle, w.span, w.exclusive)
+			}
+		}
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		f.Close()
+		j.lines = 0
+		j.failures.Line(j.log, zerolog.ErrorLevel, "nlm_state_failed").Err(err).Msg("nlm: the file of locks cannot be written anew")
+		return
+	}
+	if j.file != nil {
+		j.file.Close()
+	}
+	j.file, j.lines = f, next.lines
+}
+
+func (j *journal) close() {
+	if j != nil {
+		j.file.Close()
+		j.directory.Close() // and with it the lock
+	}
+}
