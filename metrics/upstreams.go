@@ -27,7 +27,7 @@ var (
 	})
 	UpstreamStalledConnections = gauge(Definition{
 		Name: "upstream_stalled_connections", Labels: ofUpstream,
-		Help: "Connections on which the server answers nothing although its host is there.",
+		Help: "Connections on which the server answers nothing: it hangs, or the network to it is away and timeouts.silent is none.",
 	})
 	UpstreamPinnedConnections = gauge(Definition{
 		Name: "upstream_pinned_connections", Labels: ofUpstream,

@@ -134,7 +134,7 @@ func (m *rdmaConn) outstanding() int { return m.r.Outstanding() }
 // OldestCall is part of upstreamConn.
 func (m *rdmaConn) OldestCall() time.Duration { return m.r.Oldest() }
 
-// Network is part of upstreamConn.
+// Network is part of upstreamConn and reach.Conn.
 func (m *rdmaConn) Network() (loop.TCP, bool) { return m.r.Measure() }
 
 // Local is part of upstreamConn.

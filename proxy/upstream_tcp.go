@@ -240,7 +240,7 @@ func (m *tcpConn) OldestCall() time.Duration {
 	return m.since(m.oldest.sent.at)
 }
 
-// Network is part of upstreamConn.
+// Network is part of upstreamConn and reach.Conn.
 func (m *tcpConn) Network() (loop.TCP, bool) { return m.conn.Measure() }
 
 // Local is part of upstreamConn.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -15,8 +16,9 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 )
 
-// TestOutage: the cable to a server is out for a moment while Calls are under way. The kernel sends them again later and
-// later. The page, the JSON, stats and doctor name the network, and none of them blames the server, which is fast.
+// TestOutage: the cable to a server is out for some seconds while Calls are under way. The kernel sends them again later and
+// later. The log and the problems name the network. So do the page, the JSON, stats and doctor afterwards, and none of them
+// blames the server, which is fast.
 func TestOutage(t *testing.T) {
 	t.Parallel()
 	inNetwork(t, testOutage, "iproute2", "ip")
@@ -52,7 +54,7 @@ listeners:
   - {name: to-patient, address: "127.0.0.1:0", upstream: patient}
   - {name: to-usual, address: "127.0.0.1:0", upstream: usual}
 upstreams:
-  - {name: patient, transport: tcp, endpoints: ["192.0.2.2:2049"], timeouts: {connect: 1s, silent: none}}
+  - {name: patient, transport: tcp, endpoints: ["192.0.2.2:2049"], timeouts: {connect: 1s, silent: none, probe: 1s}}
   - {name: usual, transport: tcp, endpoints: ["192.0.2.2:2049"], timeouts: {connect: 1s}}
 admin: {address: "127.0.0.1:0"}
 control: {path: `+t.TempDir()+`/c.sock}
@@ -95,20 +97,33 @@ memory: {budget: 256MiB}
 		}
 	}
 	patient := call("patient")
+	testkit.Eventually(t, "the log says that the host is away", func() bool {
+		return strings.Contains(x.log.String(), "and its host acknowledges nothing: the network or the host is away")
+	})
 	read := func(what string, into any) {
 		_, body := get(t, url+what)
 		if err := json.Unmarshal([]byte(body), into); err != nil {
 			t.Fatalf("%v: %s", err, body)
 		}
 	}
-	testkit.Eventually(t, "the kernel has sent again, and waits for more than a second until it does so once more", func() bool {
-		var all []status.Upstream
-		read("/api/v1/upstreams", &all)
-		return all[0].TCP != nil && all[0].TCP.Retransmits >= 4
+	testkit.Eventually(t, "the bridge has a problem with the upstream whose connection is still there", func() bool {
+		var problems []status.Problem
+		read("/api/v1/problems", &problems)
+		of := slices.DeleteFunc(problems, func(p status.Problem) bool { return p.Subject != "patient" })
+		if len(of) == 0 {
+			return false
+		}
+		if of[0].Code != status.CodeWireLossy || !strings.Contains(of[0].Text, "has not answered 4") || len(of) > 1 {
+			t.Errorf("in the outage the problem is %+v, want the network and nothing else", of)
+		}
+		return true
 	})
 	ipThere("link", "set", "socket", "up")
 	answered(patient)
 	answered(usual)
+	if strings.Contains(x.log.String(), "its host is there") {
+		t.Error("the log says that the host was there")
+	}
 
 	var problems []status.Problem
 	testkit.Eventually(t, "the bridge names the network", func() bool {

@@ -144,4 +144,5 @@ type TCP struct {
 	Unacked     uint64        // segments that are not acknowledged
 	Unsent      uint64        // octets in the send buffer that were never sent
 	Unread      uint64        // octets in the receive buffer
+	Away        bool          // the peer's host acknowledges nothing, though the kernel has sent the same three times or more
 }

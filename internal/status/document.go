@@ -133,6 +133,7 @@ type TCP struct {
 	Unacked     uint64  `json:"unacked"`      // segments that are not acknowledged
 	Unsent      uint64  `json:"unsent"`       // bytes in the send buffer that were never sent: the peer does not read, or the network is slow
 	Unread      uint64  `json:"unread"`       // bytes in the receive buffer that the bridge has not read
+	Away        int     `json:"away"`         // connections whose peer's host acknowledges nothing, though the kernel has sent the same three times or more
 }
 
 // Add adds o: of RTT the larger one counts.
@@ -146,6 +147,7 @@ func (t *TCP) Add(o *TCP) {
 	t.Unacked += o.Unacked
 	t.Unsent += o.Unsent
 	t.Unread += o.Unread
+	t.Away += o.Away
 }
 
 // A Listener is an address where clients connect.

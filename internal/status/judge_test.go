@@ -410,6 +410,14 @@ func TestJudge(t *testing.T) {
 			u, _ := s.upstream()
 			u.Stuck, u.OldestCall = 7, 6
 		}, "warning calls_stuck storage", []string{"7 Calls"}},
+		{"Calls wait for a host that is away", func(s scene) {
+			u, _ := s.upstream()
+			u.Stalled, u.Stuck, u.OldestCall, u.TCP.Away = 1, 7, 6, 1
+		}, "warning wire_lossy storage", []string{"or its host, is away: on 1 connection the host", "not answered 7 Calls; the oldest waits for 6 s"}},
+		{"a host is away for a moment", func(s scene) {
+			u, _ := s.upstream()
+			u.Stuck, u.OldestCall, u.TCP.Away = 7, 3, 1
+		}, "", nil},
 		{"a connection is silent", func(s scene) {
 			u, _ := s.upstream()
 			u.Stalled, u.Stuck, u.OldestCall = 1, 1, 6

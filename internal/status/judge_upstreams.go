@@ -59,11 +59,15 @@ func (j *judge) upstream(u *Upstream) {
 			"`rdmabridge upstreams --connections` shows which are missing; "+j.doctor()+" tries each endpoint.")
 	}
 	j.tooWeak(u)
-	j.stuck(u)
+	if !j.hostAway(u) {
+		j.stuck(u)
+	}
 	if old == nil {
 		return
 	}
-	j.wire(u, old)
+	if !j.has(CodeWireLossy, u.Name) {
+		j.wire(u, old)
+	}
 	if j.interrupted(u, old) {
 		return
 	}
@@ -160,6 +164,17 @@ func (j *judge) endpoints(u *Upstream) {
 		j.add(Warning, CodeEjected, e.Address, fmt.Sprintf("Endpoint %s of upstream %s failed and is not used; it is tried again in %s.%s", e.Address, u.Name, seconds(max(0, e.Until.Sub(j.now.Time).Seconds())), why),
 			fmt.Sprintf("Look at that server; %s tries it at once, and `rdmabridge return %s %s` puts it back.", j.doctor(), u.Name, e.Address))
 	}
+}
+
+// hostAway judges Calls that have no answer because nothing that is sent to the host of the server arrives, or comes back.
+func (j *judge) hostAway(u *Upstream) bool {
+	if u.TCP == nil || u.TCP.Away == 0 || u.OldestCall < stuckSeveral {
+		return false
+	}
+	j.add(Warning, CodeWireLossy, u.Name, fmt.Sprintf("The network to upstream %s, or its host, is away: on %s the host acknowledges nothing, though the kernel sends the same again and again. So the server has not answered %s; the oldest waits for %s.",
+		u.Name, count(uint64(u.TCP.Away), "connection"), count(uint64(max(1, u.Stuck)), "Call"), seconds(u.OldestCall)),
+		"Look at the host and at the way to "+addresses(u)+": cables, the switch, `ping`, `ip -s link`. The kernel sends again later and later, so Calls may go on as late as two minutes after the network is back. With a shorter `timeouts.silent` of the upstream the bridge makes a new connection before that.")
+	return true
 }
 
 // stuck judges Calls that have no answer.

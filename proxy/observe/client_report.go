@@ -123,8 +123,12 @@ func TCPStatus(t loop.TCP, ok bool) *status.TCP {
 	if !ok {
 		return nil
 	}
+	away := 0
+	if t.Away {
+		away = 1
+	}
 	return &status.TCP{
 		RTT: t.RTT.Seconds(), Retransmits: t.Retransmits, Needless: t.Needless, Segments: t.Segments, Received: t.Received,
-		OutOfOrder: t.OutOfOrder, Unacked: t.Unacked, Unsent: t.Unsent, Unread: t.Unread,
+		OutOfOrder: t.OutOfOrder, Unacked: t.Unacked, Unsent: t.Unsent, Unread: t.Unread, Away: away,
 	}
 }

@@ -52,6 +52,8 @@ type Conn interface {
 	Ask(xid uint32, message []byte) error
 	// Unheard is how long the connection has been silent.
 	Unheard() time.Duration
+	// Network is what the kernel knows of the TCP connection. It reports false where there is none.
+	Network() (loop.TCP, bool)
 	// Waits reports whether a Call is outstanding.
 	Waits() bool
 	// Credits is how many Calls may be outstanding now.
@@ -206,8 +208,11 @@ func (p *Probe) stall(on bool) {
 		return
 	}
 	p.w.stalled.Add(1)
-	p.w.quiet.Line(p.w.log, zerolog.WarnLevel, "upstream_stalled").Dur("silent_ms", p.conn.Unheard()).
-		Msg("upstream answers nothing though its host is there; its Calls wait")
+	text := "upstream answers nothing though its host is there; its Calls wait"
+	if t, ok := p.conn.Network(); ok && t.Away {
+		text = "upstream answers nothing, and its host acknowledges nothing: the network or the host is away; its Calls wait"
+	}
+	p.w.quiet.Line(p.w.log, zerolog.WarnLevel, "upstream_stalled").Dur("silent_ms", p.conn.Unheard()).Msg(text)
 }
 
 // ErrUnasked reports that a connection takes no NULL Call any more.
