@@ -135,10 +135,18 @@ func TestJudge(t *testing.T) {
 			u, old := s.upstream()
 			since := s.before.Time.Add(-40 * time.Second)
 			old.State, old.DownSince, old.Usable, old.LastError = Down, &since, 0, "connection timed out"
+			old.Disconnects = map[string]uint64{"silent": 4}
 			u.Phases.Calls = old.Phases.Calls + 50
 			spend(&u.Phases, &old.Phases, 0.1, 33, 20e-6)
 			spend(&s.now.Operations[0].Phases, &s.before.Operations[0].Phases, 0, 33, 0)
 		}, "notice upstream_down storage", []string{"is back", "connection timed out"}},
+		{"up for the first time, after the host of the bridge has started", func(s scene) {
+			u, old := s.upstream()
+			since := s.before.Time.Add(-40 * time.Second)
+			old.State, old.DownSince, old.Usable, old.LastError = Down, &since, 0, "network is unreachable"
+			u.Phases.Calls = old.Phases.Calls + 50
+			spend(&u.Phases, &old.Phases, 0.1, 33, 20e-6)
+		}, "", nil},
 		{"after a connection that nothing came on", func(s scene) {
 			u, old := s.upstream()
 			u.Replays, u.Disconnects = old.Replays+2, map[string]uint64{"silent": 1}

@@ -110,6 +110,9 @@ func (j *judge) interrupted(u, old *Upstream) bool {
 	if old.State != Down || old.DownSince == nil || j.before.Time.Sub(*old.DownSince) < downFor {
 		return u.Replays > old.Replays && (lost("silent") || lost("other"))
 	}
+	if total(old.Disconnects) == 0 {
+		return true // it was never up, as when the bridge starts before the network
+	}
 	j.add(Notice, CodeUpstreamDown, u.Name, fmt.Sprintf("Upstream %s is back; it was down from %s on. Calls that waited for it were answered late.%s", u.Name, utc(*old.DownSince), lastError(old)),
 		"Nothing is to be done if you know why; the log has the line `connected to upstream`.")
 	return true
