@@ -212,6 +212,19 @@ func TestNotifySystemd(t *testing.T) {
 	}
 }
 
+// TestServiceManagerIsGone: systemd may end before the bridge when the host is shut down. The bridge warns only when it cannot
+// say that it is ready, because systemd ends a service that does not say it.
+func TestServiceManagerIsGone(t *testing.T) {
+	t.Setenv("NOTIFY_SOCKET", filepath.Join(t.TempDir(), "gone"))
+	for state, warns := range map[string]bool{"READY=1": true, "MAINPID=7\nREADY=1": true, "STOPPING=1": false, "WATCHDOG=1": false, reloading(): false} {
+		var log testkit.Log
+		tellSystemd(zerolog.New(&log), state)
+		if got := strings.Contains(log.String(), "notify_failed"); got != warns {
+			t.Errorf("%q: the bridge warns: %v, want %v", state, got, warns)
+		}
+	}
+}
+
 // TestServeTaken: a bridge whose port is in use reports that and ends.
 func TestServeTaken(t *testing.T) {
 	b, signals, wait := startServe(t, minimalConfig)
