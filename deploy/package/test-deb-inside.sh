@@ -68,8 +68,6 @@ systemctl stop $bridge
 rm /etc/fstab
 say "a mount starts a bridge, which systemd starts again with the same port"
 
-start_loads 3
-
 # The kernel's client mounts with three versions of NFS at once. With each, fio writes and verifies, and meta makes and
 # renames names; an error, or an operation that takes longer than MAXLAT seconds, ends this.
 versions='3 4.0 4.2'
@@ -83,6 +81,7 @@ kernel_load() { # MORE: succeeds when each mount has moved that many octets more
 }
 moved=0
 await 120 "the kernel's client" kernel_load 200000
+start_loads 3
 await 30 "the other clients" rounds_after 0
 say "fio, NFSv${versions// /, } of Linux, and nfs-cp write and verify"
 
