@@ -52,6 +52,9 @@ func (s *Server) called(uint32, uint32, bool) {}
 
 // unheard logs that a client has not been told something.
 func (s *Server) unheard(p place, what string, err error) {
+	if s.ctx.Err() != nil {
+		return // the Server ends
+	}
 	s.unheards.Line(&s.log, zerolog.WarnLevel, "nlm_client_unreachable").Stringer("client", p.client).Str("about", what).Err(err).
 		Msg("nlm: a client's lock manager or status monitor does not answer")
 }

@@ -1,0 +1,179 @@
+package nlm
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
+)
+
+// TestRestart: a bridge that restarts knows who holds what, and who waits. A process that takes over waits until the other
+// one has ended.
+func TestRestart(t *testing.T) {
+	n := newNetwork(t)
+	server := n.peer(func(c *oncrpc.Call, _ bool) []byte {
+		if r := parsed(t, c); c.Procedure == procLock && r.start == 1000 {
+			return statOf(blocked)
+		}
+		return statOf(granted)
+	})
+	offers := make(chan request, 1)
+	client := n.peer(func(c *oncrpc.Call, _ bool) []byte {
+		if c.Program == oncrpc.ProgramNSM {
+			return []byte{}
+		}
+		offers <- parsed(t, c)
+		return statOf(granted)
+	})
+	state := t.TempDir()
+	s := n.bridge(server, Options{State: state})
+	client.do(s, "tcp", 4, procLock, client.lock(1, 0, 10))
+	client.do(s, "tcp", 4, procLock, client.lock(1, 20, 10))
+	client.do(s, "tcp", 4, procUnlock, client.lock(1, 5, 20))
+	client.do(s, "tcp", 4, procLock, client.lock(1, 1000, 10))
+	server.call(s.Addr(), "udp", oncrpc.ProgramNSM, 1, procNotify, xdr.AppendUint32(xdr.AppendOpaque(nil, []byte("server")), 9))
+	want := s.table.owners[identity{client: client.addr, name: "client", svid: 1}]
+
+	next := n.bridge(server, Options{State: state})
+	time.Sleep(2 * pause)
+	if x := next.Snapshot(); x.Held != 0 {
+		t.Errorf("two processes have the file: %+v", x)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	<-next.loaded
+	got := next.table.owners[want.identity]
+	if got == nil || got.path != want.path || string(got.oh) != string(want.oh) || !got.credential.equal(want.credential) || got.state != want.state || got.number != want.number {
+		t.Fatalf("%+v, want %+v", got, want)
+	}
+	f := got.files[string(client.lock(1, 0, 0).handle)]
+	if f == nil || !slices.Equal(f.held, []span{{0, 5}, {25, 30}}) || !slices.Equal(f.waits, []wait{{span{1000, 1010}, 1}}) {
+		t.Errorf("%+v", f)
+	}
+	if next.table.restarted(server.addr, 9) || !next.table.restarted(server.addr, 11) {
+		t.Error("the state of the server is forgotten")
+	}
+	offer := client.lock(got.number, 1000, 10)
+	offer.oh = next.table.far(got, got.oh)
+	if stat := server.do(next, "tcp", 4, procGranted, offer); stat != granted {
+		t.Errorf("GRANTED: stat %d", stat)
+	}
+	if o := <-offers; o.svid != 1 || string(o.oh) != "1@client" {
+		t.Errorf("the client is offered %+v", o)
+	}
+	if x := next.Snapshot(); x.Held != 3 || x.Waiting != 0 {
+		t.Errorf("%+v", x)
+	}
+}
+
+// TestTidy: a file does not grow with what is no more, and says the same after it was written anew.
+func TestTidy(t *testing.T) {
+	state := t.TempDir()
+	table := openTable(t, state)
+	id := identity{client: netip.MustParseAddr("192.0.2.1"), name: "a\x00b\xff", svid: 1}
+	for i := range uint64(2 * slackLines) {
+		r := &request{handle: []byte{0xff, 0}, start: 2 * i, length: 1}
+		o := table.begin(id, path{local: netip.MustParseAddr("192.0.2.2"), version: 4}, r, credential{})
+		table.settle(o, r, granted, true)
+		if i%16 != 0 {
+			table.released(id, r, true)
+		}
+	}
+	if lines := table.journal.lines; lines > slackLines+2*(2*slackLines/16+2) {
+		t.Errorf("%d lines", lines)
+	}
+	before := *table.owners[id]
+	table.close()
+	if after := openTable(t, state); len(after.owners) != 1 || !slices.Equal(after.owners[id].files["\xff\x00"].held, before.files["\xff\x00"].held) || after.all.held != 2*slackLines/16 {
+		t.Errorf("%+v, want %+v", after.owners, before)
+	}
+}
+
+func openTable(t *testing.T, state string) *table {
+	t.Helper()
+	table := newTable([32]byte{1})
+	log := zerolog.New(zerolog.NewTestWriter(t))
+	if err := openJournal(t.Context(), state, table, &log); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(table.close)
+	return table
+}
+
+// TestDenied: what the server has not granted is not in the file, and what the owner had before is.
+func TestDenied(t *testing.T) {
+	state := t.TempDir()
+	table := openTable(t, state)
+	id := identity{client: netip.MustParseAddr("192.0.2.1"), svid: 1}
+	for _, x := range []struct {
+		start, length uint64
+		block         uint32
+		stat          uint32
+	}{{10, 10, 0, granted}, {0, 15, 0, denied}, {15, 15, 1, denied}, {12, 4, 1, denied}, {50, 5, 1, granted}} {
+		r := &request{block: x.block, start: x.start, length: x.length}
+		table.settle(table.begin(id, path{local: netip.MustParseAddr("192.0.2.2")}, r, credential{}), r, x.stat, true)
+	}
+	table.close()
+	if f := openTable(t, state).owners[id].files[""]; !slices.Equal(f.held, []span{{10, 20}, {50, 55}}) || len(f.waits) != 0 {
+		t.Errorf("%+v", f)
+	}
+}
+
+// TestUnreadable: a file with a mistake is put aside, and what it says before that is known. A last line that is cut off
+// is no mistake.
+func TestUnreadable(t *testing.T) {
+	good := `{"op":"owner","number":1,"client":"192.0.2.1","local":"192.0.2.2","svid":5,"version":4}` + "\n" + `{"op":"hold","number":1,"end":9}` + "\n"
+	for _, tt := range []struct {
+		text  string
+		aside bool
+	}{
+		{good, false},
+		{good + `{"op":"ho`, false},
+		{good + "\x00\x00\x00\n", true},
+		{good + `{"op":"else"}` + "\n", true},
+		{good + `{"op":"hold","number":2,"end":9}` + "\n", true},
+		{good + `{"op":"hold","number":1,"start":9,"end":9}` + "\n", true},
+		{good + `{"op":"owner","number":1,"client":"192.0.2.1","local":"192.0.2.2","svid":6}` + "\n", true},
+		{good + `{"op":"owner","number":2,"client":"192.0.2.1","local":"192.0.2.2","svid":5}` + "\n", true},
+		{good + `{"op":"owner","number":2,"client":"192.0.2","local":"192.0.2.2","svid":5}` + "\n", true},
+		{good + strings.Repeat("x", 2*maxLine) + "\n", true},
+	} {
+		state := t.TempDir()
+		if err := os.WriteFile(filepath.Join(state, "locks"), []byte(tt.text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		table := openTable(t, state)
+		if x := table.snapshot(); x.Held != 1 || x.Clients != 1 {
+			t.Errorf("%.200q: %+v", tt.text, x)
+		}
+		aside, err := filepath.Glob(filepath.Join(state, "locks.unreadable-*"))
+		if err != nil || (len(aside) > 0) != tt.aside {
+			t.Errorf("%.200q: aside %q, %v", tt.text, aside, err)
+		}
+	}
+}
+
+// TestNoState: a directory that cannot be had does not keep the Server from starting.
+func TestNoState(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n := newNetwork(t)
+	s := n.bridge(n.peer(func(*oncrpc.Call, bool) []byte { return statOf(granted) }), Options{State: filepath.Join(file, "locks")})
+	client := n.peer(nil)
+	if got := client.do(s, "tcp", 4, procLock, client.lock(1, 0, 0)); got != granted {
+		t.Errorf("stat %d", got)
+	}
+	testkit.Eventually(t, "loaded", func() bool { return s.Snapshot().Held == 1 })
+}
