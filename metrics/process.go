@@ -93,6 +93,84 @@ var (
 	})
 )
 
+// The lock manager.
+var (
+	NLMCalls = counter(Definition{
+		Name: "nlm_calls_total", Labels: []Label{
+			{Name: "procedure", Help: "what the client asked for", Values: []Value{
+				{"test", ""}, {"lock", ""}, {"cancel", ""}, {"unlock", ""}, {"nm_lock", ""}, {"share", ""}, {"unshare", ""},
+			}},
+			{Name: "result", Help: "what it was answered", Values: []Value{
+				{"granted", ""},
+				{"denied", "another owner has a lock"},
+				{"no_locks", "the server, or the bridge's table, has no room"},
+				{"blocked", "the client waits for GRANTED"},
+				{"grace_period", "ask again: the server has just restarted, or did not answer in time"},
+				{"deadlock", ""},
+				{"read_only", ""},
+				{"stale_handle", ""},
+				{"too_large", ""},
+				{"failed", ""},
+				{"other", "a number that NLM does not have"},
+				{"refused", "the server refused the Call itself"},
+			}},
+		},
+		Help: "Calls of clients about locks of NFSv3, by procedure and result.",
+	})
+	NLMGrants = counter(Definition{
+		Name: "nlm_grants_total", Labels: []Label{{Name: "result", Help: "what became of it", Values: []Value{
+			{"taken", "the client took the lock"},
+			{"refused", "the client did not want it any more"},
+			{"unknown", "no client has this owner"},
+			{"repeated", "the client had taken it before"},
+			{"unanswered", "the client did not answer: the server tries again"},
+		}}},
+		Help: "Locks that the server granted to clients that waited, by result.",
+	})
+	NLMNotices = counter(Definition{
+		Name: "nlm_notices_total", Labels: []Label{{Name: "notice", Help: "of whom, and what became of it", Values: []Value{
+			{"server", "the server has restarted"},
+			{"client", "a client has restarted, and its locks are freed"},
+			{"repeated", "it was known"},
+			{"stranger", "of a host that has no locks"},
+			{"told", "a client was told of the server's restart"},
+			{"untold", "a client was not told in five minutes"},
+		}}},
+		Help: "Notices of status monitors that a host has restarted.",
+	})
+	NLMRefusedMessages = counter(Definition{
+		Name: "nlm_refused_messages_total", Labels: []Label{{Name: "reason", Help: "why", Values: []Value{
+			{"malformed", "its header cannot be read"},
+			{"auth", "it is under RPCSEC_GSS, or under AUTH_TLS and not NULL"},
+			{"program", "it is for another program"},
+			{"version", "the version is not supported"},
+			{"procedure", "there is no such procedure, or it is not for other hosts"},
+			{"arguments", "its arguments cannot be decoded"},
+			{"long", "it is too long"},
+			{"denied", "of an address that is not allowed"},
+			{"connections", "too many connections"},
+			{"group", "a datagram to a broadcast or multicast address"},
+			{"rate", "too many datagrams"},
+			{"busy", "too many Calls under way"},
+			{"table", "too many locks"},
+			{"stranger", "GRANTED of a host that is not the server, or an answer that nobody waits for"},
+		}}},
+		Help: "Connections and messages to the lock manager that were refused or not answered, by reason.",
+	})
+	NLMHeldLocks = gauge(Definition{
+		Name: "nlm_held_locks",
+		Help: "Ranges of files that clients have locked, as far as the bridge knows.",
+	})
+	NLMWaitingLocks = gauge(Definition{
+		Name: "nlm_waiting_locks",
+		Help: "Ranges of files that clients wait for.",
+	})
+	NLMClients = gauge(Definition{
+		Name: "nlm_clients",
+		Help: "Addresses of clients that have locks or wait for some.",
+	})
+)
+
 var transportLabel = Label{Name: "transport", Help: "how it came", Values: []Value{{"tcp", ""}, {"udp", ""}}}
 
 // The access log and the traces.

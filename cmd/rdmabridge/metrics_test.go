@@ -101,6 +101,8 @@ var rare = map[string]bool{
 	// Provider ibverbs.
 	"listener_device_events_total": true, "upstream_device_events_total": true,
 	// Servers that do not listen here.
+	"nlm_calls_total": true, "nlm_grants_total": true, "nlm_notices_total": true, "nlm_refused_messages_total": true,
+	"nlm_held_locks": true, "nlm_waiting_locks": true, "nlm_clients": true,
 	"rpcbind_calls_total": true, "rpcbind_refused_calls_total": true, "admin_closed_connections_total": true,
 	// A listener behind proxies.
 	"listener_proxy_connections_total": true, "listener_proxy_starting_connections": true,

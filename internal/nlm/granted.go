@@ -32,7 +32,7 @@ func (s *Server) grant(x *call, r *request) {
 	case !s.ready(ctx):
 		stat = gracePeriod
 	case !s.upstream.is(x.from.Addr()):
-		s.refuse(refusedStranger)
+		s.series.refuse(refusedStranger)
 	default:
 		stat, ok = s.offer(ctx, r)
 	}
@@ -55,10 +55,10 @@ func (s *Server) offer(ctx context.Context, r *request) (stat uint32, ok bool) {
 	g, o, undo := s.table.offer(r)
 	switch g {
 	case grantUnknown:
-		s.grants(grantedUnknown)
+		s.series.grants[grantedUnknown].Inc()
 		return denied, true
 	case grantHeld:
-		s.grants(grantedAgain)
+		s.series.grants[grantedAgain].Inc()
 		return granted, true
 	case grantBusy:
 		return 0, false
@@ -69,13 +69,13 @@ func (s *Server) offer(ctx context.Context, r *request) (stat uint32, ok bool) {
 	undo(err == nil && stat == granted, err != nil || stat == gracePeriod)
 	switch {
 	case err != nil:
-		s.grants(grantedUnanswered)
+		s.series.grants[grantedUnanswered].Inc()
 		s.unheard(place{o.client, o.local}, "grant", err)
 		return 0, false
 	case stat == granted:
-		s.grants(grantedTaken)
+		s.series.grants[grantedTaken].Inc()
 	default:
-		s.grants(grantedRefused)
+		s.series.grants[grantedRefused].Inc()
 	}
 	return stat, true
 }
@@ -131,7 +131,7 @@ func (s *Server) grantedRes(x *call) bool {
 	a, ok := s.answers[string(c)]
 	s.mu.Unlock()
 	if !ok || a.client != x.from.Addr() {
-		s.refuse(refusedStranger)
+		s.series.refuse(refusedStranger)
 		return true
 	}
 	select {

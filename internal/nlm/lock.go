@@ -29,7 +29,7 @@ func (s *Server) lock(x *call, r *request) {
 	ctx, cancel := context.WithTimeout(s.ctx, serverTimeout)
 	defer cancel()
 	res, refusal := s.forward(ctx, x, procedure, async, r)
-	s.called(procedure, res.stat, refusal != nil)
+	s.series.called(procedure, res.stat, refusal != nil)
 	switch {
 	case async:
 		p, v := place{x.from.Addr(), x.local}, service{transport: transport(x.udp), program: oncrpc.ProgramNLM, version: x.Version}
@@ -60,7 +60,7 @@ func (s *Server) forward(ctx context.Context, x *call, procedure uint32, async b
 	var o *owner
 	if locks {
 		if o = s.table.begin(id, path{x.local, x.udp, async, x.Version}, r, c); o == nil {
-			s.refuse(refusedTable)
+			s.series.refuse(refusedTable)
 			return result{stat: noLocks}, nil
 		}
 	} else {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
+	"github.com/rdmabridge/rdmabridge/metrics"
 )
 
 // parsed reads the arguments of a Call.
@@ -73,7 +74,8 @@ func TestForward(t *testing.T) {
 func TestCounts(t *testing.T) {
 	n := newNetwork(t)
 	var stat uint32
-	s := n.bridge(n.peer(func(*oncrpc.Call, bool) []byte { return statOf(stat) }), Options{})
+	r := metrics.New()
+	s := n.bridge(n.peer(func(*oncrpc.Call, bool) []byte { return statOf(stat) }), Options{Metrics: r})
 	a, b := n.peer(nil), n.peer(nil)
 	for _, tt := range []struct {
 		p                      *peer
@@ -102,6 +104,9 @@ func TestCounts(t *testing.T) {
 		if x := s.Snapshot(); x.Held != tt.held || x.Waiting != tt.waiting || x.Clients != tt.clients {
 			t.Errorf("%+v: %+v", tt, x)
 		}
+	}
+	if got := r.Counter(metrics.NLMCalls, "lock", "blocked").Value(); got != 3 {
+		t.Errorf("%d LOCKs were BLOCKED by the metrics", got)
 	}
 	testkit.Eventually(t, "every client is forgotten", func() bool {
 		s.table.mu.Lock()

@@ -73,6 +73,7 @@ type Server struct {
 	end  context.CancelFunc
 	work sync.WaitGroup // goroutines
 
+	series   series
 	table    *table
 	loaded   chan struct{} // closed when the table has what the file says
 	upstream *upstream
@@ -127,6 +128,7 @@ func Listen(o Options) (*Server, error) {
 	}
 	s.xid.Store(rand.Uint32())
 	s.upstream = newUpstream(s)
+	s.series.resolve(o.Metrics, s.Snapshot)
 	s.ctx, s.end = context.WithCancel(context.Background())
 	s.Allow(o.Allow)
 	if s.tcp == nil || s.udp == nil {

@@ -23,16 +23,16 @@ func (s *Server) notified(from netip.Addr, state uint32) {
 	server, client := s.upstream.is(from), s.table.has(from)
 	switch {
 	case !server && !client:
-		s.notices(noticeStranger)
+		s.series.notices[noticeStranger].Inc()
 	case !s.table.restarted(from, state):
-		s.notices(noticeRepeated)
+		s.series.notices[noticeRepeated].Inc()
 	default:
 		if server {
-			s.notices(noticeServer)
+			s.series.notices[noticeServer].Inc()
 			s.work.Go(func() { s.tell(state) })
 		}
 		if client {
-			s.notices(noticeClient)
+			s.series.notices[noticeClient].Inc()
 			s.work.Go(func() { s.release(from, &state) })
 		}
 	}
@@ -64,13 +64,13 @@ func (s *Server) tellClient(p place, state uint32) {
 	for wait := noticePause; latest(); wait = min(2*wait, longestPause) {
 		err := s.tellOnce(ctx, p, state)
 		if err == nil {
-			s.notices(noticeTold)
+			s.series.notices[noticeTold].Inc()
 			break
 		}
 		select {
 		case <-time.After(wait):
 		case <-ctx.Done():
-			s.notices(noticeUntold)
+			s.series.notices[noticeUntold].Inc()
 			s.unheard(p, "restart of the server", err)
 			return
 		}

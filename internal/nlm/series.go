@@ -1,30 +1,38 @@
 package nlm
 
-import "github.com/rs/zerolog"
+import (
+	"github.com/rs/zerolog"
 
-// A refusal is why a message was refused.
+	"github.com/rdmabridge/rdmabridge/metrics"
+)
+
+// A refusal is why a connection or a message was refused.
 type refusal uint8
 
 const (
-	refusedMalformed   refusal = iota // its header cannot be read
-	refusedAuth                       // RPCSEC_GSS, or AUTH_TLS on more than NULL
-	refusedProgram                    // another program
-	refusedVersion                    // another version
-	refusedProcedure                  // no such procedure, or one that is not for a peer like this one
-	refusedLong                       // longer than any Call of these programs
-	refusedDenied                     // of an address that is not allowed
-	refusedConnections                // too many connections
-	refusedGroup                      // a datagram to a broadcast or multicast address
-	refusedRate                       // too many datagrams
-	refusedArguments                  // its arguments cannot be read
-	refusedBusy                       // too many Calls under way
-	refusedTable                      // too many locks: LCK_DENIED_NOLOCKS
-	refusedStranger                   // GRANTED of a host that is not the server, or an answer that nobody waits for
-	refusals                          // how many there are
+	refusedMalformed refusal = iota
+	refusedAuth
+	refusedProgram
+	refusedVersion
+	refusedProcedure
+	refusedArguments
+	refusedLong
+	refusedDenied
+	refusedConnections
+	refusedGroup
+	refusedRate
+	refusedBusy
+	refusedTable
+	refusedStranger
+	refusals // how many there are
 )
 
-func (s *Server) refuse(refusal) {}
+// refusalNames and the names below are those of the metrics, whose table says what they mean.
+var refusalNames = [refusals]string{
+	"malformed", "auth", "program", "version", "procedure", "arguments", "long", "denied", "connections", "group", "rate", "busy", "table", "stranger",
+}
 
+// A granting is what became of a GRANTED.
 type granting uint8
 
 const (
@@ -33,8 +41,12 @@ const (
 	grantedUnknown
 	grantedAgain
 	grantedUnanswered
+	grantings // how many there are
 )
 
+var grantingNames = [grantings]string{"taken", "refused", "unknown", "repeated", "unanswered"}
+
+// A notice is what became of a NOTIFY.
 type notice uint8
 
 const (
@@ -44,11 +56,66 @@ const (
 	noticeStranger
 	noticeTold
 	noticeUntold
+	notices // how many there are
 )
 
-func (s *Server) grants(granting)             {}
-func (s *Server) notices(notice)              {}
-func (s *Server) called(uint32, uint32, bool) {}
+var noticeNames = [notices]string{"server", "client", "repeated", "stranger", "told", "untold"}
+
+// procedureNames are the procedures about locks.
+var procedureNames = map[uint32]string{
+	procTest: "test", procLock: "lock", procCancel: "cancel", procUnlock: "unlock", procShare: "share", procUnshare: "unshare", procNMLock: "nm_lock",
+}
+
+// resultNames are the names of nlm_stats, and of what else can become of a Call.
+var resultNames = [...]string{
+	"granted", "denied", "no_locks", "blocked", "grace_period", "deadlock", "read_only", "stale_handle", "too_large", "failed", "other", "refused",
+}
+
+const (
+	resultOther   = len(resultNames) - 2
+	resultRefused = len(resultNames) - 1
+)
+
+// series are the Server's metrics.
+type series struct {
+	calls   map[uint32]*[len(resultNames)]*metrics.Counter // by procedure; constant
+	grants  [grantings]*metrics.Counter
+	notices [notices]*metrics.Counter
+	refused [refusals]*metrics.Counter
+}
+
+func (x *series) resolve(r *metrics.Registry, snapshot func() Snapshot) {
+	x.calls = make(map[uint32]*[len(resultNames)]*metrics.Counter)
+	for procedure, name := range procedureNames {
+		x.calls[procedure] = new([len(resultNames)]*metrics.Counter)
+		for i, result := range resultNames {
+			x.calls[procedure][i] = r.Counter(metrics.NLMCalls, name, result)
+		}
+	}
+	for i, name := range grantingNames {
+		x.grants[i] = r.Counter(metrics.NLMGrants, name)
+	}
+	for i, name := range noticeNames {
+		x.notices[i] = r.Counter(metrics.NLMNotices, name)
+	}
+	for i, name := range refusalNames {
+		x.refused[i] = r.Counter(metrics.NLMRefusedMessages, name)
+	}
+	r.GaugeFunc(metrics.NLMHeldLocks, func() float64 { return float64(snapshot().Held) })
+	r.GaugeFunc(metrics.NLMWaitingLocks, func() float64 { return float64(snapshot().Waiting) })
+	r.GaugeFunc(metrics.NLMClients, func() float64 { return float64(snapshot().Clients) })
+}
+
+func (x *series) refuse(why refusal) { x.refused[why].Inc() }
+
+// called counts a Call about locks and its result.
+func (x *series) called(procedure, stat uint32, refused bool) {
+	i := min(int(stat), resultOther)
+	if refused {
+		i = resultRefused
+	}
+	x.calls[procedure][i].Inc()
+}
 
 // unheard logs that a client has not been told something.
 func (s *Server) unheard(p place, what string, err error) {

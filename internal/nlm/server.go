@@ -95,14 +95,14 @@ func addrOf(a net.Addr) netip.AddrPort {
 func (s *Server) join(c *net.TCPConn) bool {
 	peer := addrOf(c.RemoteAddr()).Addr()
 	if !s.allowed(peer) {
-		s.refuse(refusedDenied)
+		s.series.refuse(refusedDenied)
 		return false
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h := crowd.HostOf(peer)
 	if s.closed || s.hosts.All() >= maxConns || s.hosts.Of(h) >= maxHostConns {
-		s.refuse(refusedConnections)
+		s.series.refuse(refusedConnections)
 		return false
 	}
 	s.hosts.Add(h)
@@ -138,7 +138,7 @@ func (s *Server) serve(c *net.TCPConn) {
 		_ = c.SetReadDeadline(time.Now().Add(idleTimeout))
 		m, err := readRecord(c, func() { _ = c.SetReadDeadline(time.Now().Add(recordTimeout)) })
 		if errors.Is(err, errLong) {
-			s.refuse(refusedLong)
+			s.series.refuse(refusedLong)
 		}
 		if err != nil || !s.arrived(&call{from: from, local: local, send: send}, m) {
 			return
@@ -193,18 +193,18 @@ func (s *Server) datagrams() {
 		a := arrival.Parse(oob[:oobn])
 		switch {
 		case !s.allowed(from.Addr().Unmap()):
-			s.refuse(refusedDenied)
+			s.series.refuse(refusedDenied)
 			continue
 		case flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0:
-			s.refuse(refusedLong)
+			s.series.refuse(refusedLong)
 			continue
 		case a.Group || !a.Local.IsValid():
-			s.refuse(refusedGroup)
+			s.series.refuse(refusedGroup)
 			continue
 		}
 		s.arrived(&call{from: unmapped(from), local: a.Local, udp: true, send: func(reply []byte) {
 			if !s.mayAnswer(len(reply)-n, time.Now()) {
-				s.refuse(refusedRate)
+				s.series.refuse(refusedRate)
 				return
 			}
 			_, _, _ = s.udp.WriteMsgUDPAddrPort(reply, a.Control(), from) // the client asks again
@@ -227,14 +227,14 @@ func (s *Server) mayAnswer(longer int, now time.Time) bool {
 func (s *Server) arrived(x *call, m []byte) bool {
 	if err := oncrpc.ParseCall(m, &x.Call); err != nil {
 		b, why := x.AppendRefusal(nil, err)
-		s.refuse(refusedMalformed)
+		s.series.refuse(refusedMalformed)
 		if b != nil {
 			x.send(b)
 		}
 		return why != oncrpc.RefusedNot
 	}
 	refuse := func(r refusal, reply []byte) bool {
-		s.refuse(r)
+		s.series.refuse(r)
 		x.send(reply)
 		return true
 	}
@@ -357,7 +357,7 @@ func (s *Server) begin(x *call, r *request, do func()) {
 	}
 	s.mu.Unlock()
 	if busy && !repeats {
-		s.refuse(refusedBusy)
+		s.series.refuse(refusedBusy)
 		if !x.udp {
 			x.send(later(x, r))
 		}
