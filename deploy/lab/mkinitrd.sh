@@ -70,7 +70,7 @@ programs=(
     /usr/sbin/rpcbind /usr/bin/rdma /usr/sbin/ip /usr/bin/cmp
 )
 [ -z "$all" ] || programs+=(
-    /usr/sbin/rpcinfo /usr/bin/rping
+    /usr/sbin/rpcinfo /usr/sbin/sm-notify /usr/bin/rping
     /usr/sbin/rpc.gssd /usr/sbin/rpc.svcgssd /usr/sbin/rpc.idmapd /usr/sbin/krb5kdc /usr/sbin/kdb5_util
     /usr/sbin/kadmin.local /usr/bin/kinit /usr/bin/klist /usr/bin/getfacl /usr/bin/setfacl /usr/bin/getfattr
     /usr/bin/setfattr /usr/bin/nfs4_getfacl /usr/bin/nfs4_setfacl /usr/sbin/mkfs.xfs /usr/sbin/dmsetup

@@ -178,6 +178,7 @@ func testLabCalls(t *testing.T, g *guest, b *bridgeProcess, far farEnd, direct b
 		})
 	}
 	bridged("nlm", "no bridge that could say where everything is", testNLM)
+	bridged("locks3", "no bridge with a lock manager", testLocks3)
 	t.Run("kerberos", func(t *testing.T) { testKerberos(t, g, b, far) })
 	bridged("xids", "no bridge on which they could collide", testXIDs)
 	bridged("largest", "no bridge that could carry less", testLargest)

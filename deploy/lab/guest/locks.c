@@ -1,11 +1,13 @@
 /*
  * locks FILE OTHERFILE tests fcntl record locks between an NFS mount and the server.
  * locks -2 FILE OTHERFILE tests them between the NFS mounts of two clients.
- * locks -3 FILE OTHERFILE tests either, where FILE is in a mount of NFSv3 whose client does not
+ * locks -3 FILE OTHERFILE tests either in mounts of NFSv3. A process that waits is told when it has the lock.
+ * locks -d FILE OTHERFILE tests either, where FILE is in a mount of NFSv3 whose client does not
  * receive the server's notices. A process that waits in that mount, even for a lock of another
  * process of the same client, may wait until the client asks again after 30 s.
- * locks -h FILE holds a lock until standard input ends, and writes each line of it to FILE.
- * locks -w FILE does the same, but waits for the lock.
+ * locks -h FILE [N] holds a lock, or N of them, until standard input ends, and writes each line of it to FILE.
+ * locks -w FILE [N] does the same, but waits for the locks.
+ * locks -n FILE N prints how many of those N locks other processes have.
  * locks -t FILE tests whether that lock is free: the status is 0, or 3 if another process holds it.
  * locks -c UNTIL FILE... has a process for each FILE, all of them the same file, add to the number in it
  * under a lock until the file UNTIL exists. It prints the position of FILE among the arguments at each
@@ -307,14 +309,18 @@ static void wake(const char *holder, const char *waiter, long limit)
 	close(fd);
 }
 
-/* keep holds a lock and writes to the file. Other processes check that both last. */
-static int keep(const char *path, int cmd)
+/* Locks of one process, which do not touch, so that they stay as many. */
+enum { LOCK_LEN = 100, LOCK_STEP = 2 * LOCK_LEN };
+
+/* keep holds n locks and writes to the file. Other processes check that all last. */
+static int keep(const char *path, int cmd, int n)
 {
 	char line[64];
-	int fd = opened(path), e = try(fd, cmd, F_WRLCK, 0, 100);
+	int fd = opened(path), e;
 
-	if (e)
-		errx(1, "%s: %s", path, strerror(e));
+	for (int i = 0; i < n; i++)
+		if ((e = try(fd, cmd, F_WRLCK, i * LOCK_STEP, LOCK_LEN)))
+			errx(1, "%s: %s", path, strerror(e));
 	puts("held");
 	fflush(stdout);
 	for (off_t at = 0; fgets(line, sizeof line, stdin); at += strlen(line)) {
@@ -323,9 +329,22 @@ static int keep(const char *path, int cmd)
 		puts("written");
 		fflush(stdout);
 	}
-	e = try(fd, F_SETLK, F_UNLCK, 0, 100);
-	if (e)
-		errx(1, "F_UNLCK: %s", strerror(e));
+	puts("free");
+	fflush(stdout);
+	for (int i = 0; i < n; i++)
+		if ((e = try(fd, F_SETLK, F_UNLCK, i * LOCK_STEP, LOCK_LEN)))
+			errx(1, "F_UNLCK: %s", strerror(e));
+	puts("freed");
+	return close(fd) ? 1 : 0;
+}
+
+static int count_held(const char *path, int n)
+{
+	int fd = opened(path), held = 0;
+
+	for (int i = 0; i < n; i++)
+		held += holder(fd, i * LOCK_STEP, LOCK_LEN) != F_UNLCK;
+	printf("%d\n", held);
 	return close(fd) ? 1 : 0;
 }
 
@@ -340,20 +359,23 @@ static int can_have(const char *path)
 
 int main(int argc, char **argv)
 {
-	if (argc == 3 && strcmp(argv[1], "-h") == 0)
-		return keep(argv[2], F_SETLK);
-	if (argc == 3 && strcmp(argv[1], "-w") == 0)
-		return keep(argv[2], F_SETLKW);
+	if ((argc == 3 || argc == 4) && strcmp(argv[1], "-h") == 0)
+		return keep(argv[2], F_SETLK, argc == 4 ? atoi(argv[3]) : 1);
+	if ((argc == 3 || argc == 4) && strcmp(argv[1], "-w") == 0)
+		return keep(argv[2], F_SETLKW, argc == 4 ? atoi(argv[3]) : 1);
+	if (argc == 4 && strcmp(argv[1], "-n") == 0)
+		return count_held(argv[2], atoi(argv[3]));
 	if (argc == 3 && strcmp(argv[1], "-t") == 0)
 		return can_have(argv[2]);
 	if (argc > 3 && strcmp(argv[1], "-c") == 0)
 		return contend_until(argv[2], argv + 3, argc - 3);
 
-	int deaf = argc == 4 && strcmp(argv[1], "-3") == 0;
-	int two = deaf || (argc == 4 && strcmp(argv[1], "-2") == 0);
+	int deaf = argc == 4 && strcmp(argv[1], "-d") == 0;
+	int told = argc == 4 && strcmp(argv[1], "-3") == 0;
+	int two = deaf || told || (argc == 4 && strcmp(argv[1], "-2") == 0);
 
 	if (!two && argc != 3)
-		errx(2, "usage: locks [-2 | -3] FILE OTHERFILE");
+		errx(2, "usage: locks [-2 | -3 | -d] FILE OTHERFILE");
 	const char *mount = argv[argc - 2], *other = argv[argc - 1];
 	int m = opened(mount), s = opened(other);
 	struct child k;
@@ -405,7 +427,7 @@ int main(int argc, char **argv)
 	} else if (two) {
 		wake(mount, other, 10000);
 		wake(other, mount, 10000);
-		contend((const char *const[]){mount, other}, poll_lock, 20);
+		contend((const char *const[]){mount, other}, told ? wait_lock : poll_lock, 20);
 	} else {
 		contend((const char *const[]){mount, mount}, wait_lock, 20);
 	}

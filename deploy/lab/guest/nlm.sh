@@ -26,9 +26,9 @@ for c in c1 c2; do
 done
 /usr/sbin/rpcinfo "$host"
 one=$(client_mnt c1)/$f two=$(client_mnt c2)/$f
-/lab/locks -3 "$one" "$two" || die "two clients: status $?"
-/lab/locks -3 "$one" "/export/$f" || die "client and server: status $?"
-/lab/locks -3 "$two" "/export/$f" || die "the other client and server: status $?"
+/lab/locks -d "$one" "$two" || die "two clients: status $?"
+/lab/locks -d "$one" "/export/$f" || die "client and server: status $?"
+/lab/locks -d "$two" "/export/$f" || die "the other client and server: status $?"
 
 # A client that unmounts loses its locks; another client keeps its own.
 for c in c1 c2; do

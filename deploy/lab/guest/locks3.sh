@@ -1,0 +1,214 @@
+#!/bin/sh
+# locks3.sh has clients of NFSv3 that lock through the bridge's lock manager, all in namespaces of this guest, whose
+# knfsd is the storage. /host/rdmabridge is the bridge.
+#
+#   c1 c2 c3 c4 -- 10.0.2.29 on c9, with rpcbind at port 111 -- 10.7.9.2, TCP --> 10.7.9.1, knfsd and lockd
+#   c8 ------------------------------------------------------------------------> 10.7.8.1, the same
+#
+# STEPS has the steps, by default all:
+#
+#   contend   two clients, a client and one beside the bridge, a client and a process of the server want one lock
+#   killed    a client waits while the bridge is killed, and started again
+#   crash     a client is away without a word, and starts again: its locks are free, and those of others stay
+#   restart   the server restarts while three clients have 50 locks, and a fourth waits for one: all are reclaimed
+#   both      the same, and the bridge is killed meanwhile
+#
+# Lines that begin with "granted" say how long it took. With DIRECT=1 all clients are beside the bridge, as c8 is: a step that
+# fails then, too, does not show a bug of the bridge.
+. /lab/lib.sh
+vers=3 N=17 bridge=10.0.2.29
+STEPS=${STEPS:-contend killed crash restart both}
+all='c1 c2 c3 c4 c8'
+trap at_exit EXIT
+at_exit() {
+    touch /tmp/free-all
+    for c in $all; do /lab/client.sh $c umount -l /mnt; done 2> /dev/null
+    [ ! -e /tmp/passed ] || return
+    kill "$(cat /run/c9/pid)"
+    tail -n 40 /host/c9.log
+    [ "$(cat /proc/fs/nfsd/threads)" != 0 ] || start_server
+}
+
+# cable NAME joins machine NAME, as 10.7.N.2, with the server: slaves of ipvlan do not reach their master.
+cable() {
+    client "$1" true
+    ! /usr/sbin/ip link show "nfs-$1" > /dev/null 2>&1 || return 0
+    /usr/sbin/ip link add "nfs-$1" type veth peer name nfs
+    /usr/sbin/ip link set nfs netns "$(cat "/run/client-$1")"
+    ip addr add "10.7.${1#c}.1/24" dev "nfs-$1"
+    ip link set "nfs-$1" up
+    client "$1" sh -ec "ip addr add 10.7.${1#c}.2/24 dev nfs; ip link set nfs up"
+}
+# beside NAME: the machine mounts from the server itself.
+beside() { [ "$1" = c8 ] || [ -n "$DIRECT" ]; }
+start_client() {
+    from=$bridge
+    if beside "$1"; then
+        cable "$1"
+        from=10.7.${1#c}.1
+    fi
+    client_nlm "$1"
+    client "$1" mount.nfs "$from:/export" /mnt -o vers=3
+    client "$1" grep -q " /mnt nfs .*vers=3,.*local_lock=none" /proc/mounts
+}
+# A client that locks needs an rpcbind and a statd of its own, and these need a /run. The number in
+# /proc/sys/fs/nfs/nsm_local_state is one for all namespaces, and no client may write it.
+client_nlm() {
+    client "$1" sh -ec '
+        [ ! -e /run/nlm ] || exit 0
+        mount -t tmpfs tmpfs /run
+        mount -t tmpfs tmpfs /var/lib/nfs
+        mount -o bind /proc/sys /proc/sys
+        mount -o bind,remount,ro /proc/sys
+        mkdir -p /var/lib/nfs/sm /var/lib/nfs/sm.bak
+        [ ! -e /tmp/nsm ] || cp -r /tmp/nsm/* /var/lib/nfs
+        touch /var/lib/nfs/state
+        rpcbind -w
+        rpc.statd --no-notify
+        touch /run/nlm'
+}
+bridge() {
+    client c9 sh -c 'echo $$ > /run/c9/pid; exec rdmabridge serve -c /run/c9/rdmabridge.yaml' >> /host/c9.log 2>&1 &
+    until_is "the bridge" ok 60 bridge_ready
+}
+bridge_ready() { /lab/client.sh c9 wget -q -O - http://127.0.0.1:9090/readyz 2> /dev/null | head -n 1 | cut -c1-2; }
+kill_bridge() { kill -9 "$(cat /run/c9/pid)"; }
+
+now() { read -r up _ < /proc/uptime && echo "${up%.*}${up#*.}0"; } # in ms
+# hold OPTION CLIENT FILE N holds N locks until /tmp/free-CLIENT exists. /tmp/said-CLIENT says when it got and freed them.
+hold() {
+    rm -f "/tmp/free-$2"
+    (
+        exec > "/tmp/said-$2" 2>&1
+        { until [ -e "/tmp/free-$2" ] || [ -e /tmp/free-all ]; do read -r -t 0.1 _ <> /tmp/pause; done; } |
+            /lab/client.sh "$2" /lab/locks "$1" "/mnt/$3" "$4" |
+            while read -r word; do echo "$word $(now)"; done
+    ) &
+}
+said() { awk -v w="$2" '$1 == w { print $2 }' "/tmp/said-$1"; }
+has() { said "$1" held | wc -l; }
+locked() { /lab/locks -n "/export/$1" "$2"; }
+take() { hold -h "$@" && until_is "$1 has its locks" 1 60 has "$1"; }
+await() { hold -w "$@" && until_is "the server knows that $1 waits" "$(($(waiting) + 1))" 60 waiting; }
+waiting() { grep -c '^[0-9]*: ->' /proc/locks; }
+free() { touch "/tmp/free-$1" && until_is "$1 has no lock" 1 60 freed "$1"; }
+freed() { said "$1" freed | wc -l; }
+# granted WHAT CLIENT T waits until a client has its lock, and tells how long after T that was.
+granted() {
+    until_is "$1: $2 has the lock" 1 120 has "$2"
+    echo "granted $(($(said "$2" held) - $3)) ms $1"
+}
+
+begin
+rm -f /tmp/free-* /tmp/said-* /tmp/passed /host/c9.log
+[ -p /tmp/pause ] || mkfifo /tmp/pause
+rm -f /export/lock3-*
+modprobe veth
+cable c9
+mkdir -p /run/c9
+rm -rf /run/c9/state
+[ -e /bin/rdmabridge ] || cp /host/rdmabridge /bin/rdmabridge # a program on /host is read anew at each start
+cat > /run/c9/rdmabridge.yaml << YAML
+listeners:
+  - {name: nfs, address: "$bridge:2049", upstream: storage, routes: [{program: mount, upstream: mountd}]}
+upstreams:
+  - {name: storage, transport: tcp, endpoints: ["10.7.9.1:2049"]}
+  - {name: mountd, transport: tcp, endpoints: ["10.7.9.1:20048"]}
+rpcbind: {address: "0.0.0.0:111"}
+nlm: {address: "0.0.0.0:4045", server: 10.7.9.1, name: bridge.lab, state: /run/c9/state}
+memory: {budget: 64MiB}
+admin: {address: "127.0.0.1:9090"}
+control: {path: none}
+hardening: off
+log: {format: json}
+YAML
+bridge
+for c in $all; do start_client $c; done
+/lab/client.sh c1 /usr/sbin/rpcinfo $bridge
+
+step_contend() {
+    one=$(client_mnt c1) two=$(client_mnt c2) beside=$(client_mnt c8)
+    /lab/locks -3 "$one/lock3-a" "$two/lock3-a" || die "two clients: status $?"
+    /lab/locks -3 "$one/lock3-b" "$beside/lock3-b" || die "a client and one beside the bridge: status $?"
+    /lab/locks -3 "$two/lock3-c" "/export/lock3-c" || die "a client and the server: status $?"
+}
+
+step_killed() {
+    take c1 lock3-d $N
+    await c2 lock3-d 1
+    kill_bridge
+    bridge
+    equal "locks, after the bridge was killed" "$(locked lock3-d $N)" $N
+    free c1
+    granted "after the bridge was killed" c2 "$(said c1 free)"
+    free c2
+    equal "locks that are left" "$(locked lock3-d $N)" 0
+}
+
+# The machine of c3 loses its network and then its process, so that nothing is unlocked. Another one with its address and
+# what its statd has on disk is what it would be after a restart.
+step_crash() {
+    take c1 lock3-e $N
+    take c3 lock3-f $N
+    holder=$(for p in $(pidof locks); do ! grep -q lock3-f "/proc/$p/cmdline" || echo "$p"; done)
+    await c2 lock3-f 1
+    old=$(cat /run/client-c3)
+    rm -rf /tmp/nsm
+    cp -r "/proc/$old/root/var/lib/nfs" /tmp/nsm
+    client c3 sh -c 'for l in c3 nfs; do [ ! -e /sys/class/net/$l ] || /usr/sbin/ip link del $l; done; umount -l /mnt; kill $(cat /run/rpc.statd.pid)'
+    kill -9 "$holder"
+    rm /run/client-c3
+    sleep 1
+    equal "locks of a client that is away" "$(locked lock3-f $N)" $N
+    start_client c3
+    began=$(now)
+    client c3 sm-notify -d -f > /tmp/sm-notify 2>&1 &
+    granted "after a client's crash" c2 "$began"
+    free c2
+    equal "locks of the client that crashed" "$(locked lock3-f $N)" 0
+    equal "locks of the other client" "$(locked lock3-e $N)" $N
+    free c1
+}
+
+start_server() {
+    /lab/knfsd.sh start
+    rpc.statd --no-notify
+    sm-notify -d -f > /tmp/sm-notify 2>&1 &
+}
+# restart COMMAND restarts the server, and COMMAND comes while it is away. lockd has its locks until no namespace needs it,
+# so the kernel is told that it has lost them.
+restart() {
+    for c in c1 c2 c3; do take $c "lock3-$c" $N; done
+    await c4 lock3-c1 1
+    /lab/knfsd.sh stop
+    echo /export > /proc/fs/nfsd/unlock_filesystem
+    kill "$(cat /run/rpc.statd.pid)"
+    "$@"
+    equal "locks, after the server's restart" "$(locked lock3-c1 $N)" 0
+    began=$(now)
+    start_server
+    for c in c1 c2 c3; do until_is "locks of $c" $N 60 locked "lock3-$c" $N; done
+    echo "granted $(($(now) - began)) ms until $((3 * N)) locks were reclaimed"
+    equal "the fourth client has a lock" "$(has c4)" 0
+    sleep 60 # the grace period
+    for c in c1 c2 c3; do equal "locks of $c, after the grace period" "$(locked "lock3-$c" $N)" $N; done
+    equal "the fourth client has a lock, after the grace period" "$(has c4)" 0
+    free c1
+    granted "after the grace period" c4 "$(said c1 free)"
+    for c in c2 c3 c4; do free $c; done
+    for c in c1 c2 c3; do equal "locks that are left in lock3-$c" "$(locked "lock3-$c" $N)" 0; done
+}
+step_restart() { restart true; }
+kill_and_start() { kill_bridge && bridge; }
+step_both() { restart kill_and_start; }
+
+for s in $STEPS; do
+    echo "step $s"
+    "step_$s"
+done
+for c in $all; do client_umount $c; done
+rm -f /export/lock3-*
+kill "$(cat /run/c9/pid)"
+touch /tmp/passed
+DMESG_ALLOW='lockd: server .* not responding' end
+echo PASS
