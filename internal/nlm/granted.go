@@ -28,13 +28,10 @@ func (s *Server) grant(x *call, r *request) {
 	ctx, cancel := context.WithTimeout(s.ctx, clientTimeout)
 	defer cancel()
 	stat, ok := uint32(denied), !async
-	switch {
-	case !s.ready(ctx):
-		stat = gracePeriod
-	case !s.upstream.is(x.from.Addr()):
-		s.series.refuse(refusedStranger)
-	default:
+	if s.upstream.is(x.from.Addr()) {
 		stat, ok = s.offer(ctx, r)
+	} else {
+		s.series.refuse(refusedStranger)
 	}
 	switch {
 	case !async && !ok:

@@ -3,7 +3,6 @@ package nlm
 import (
 	"bufio"
 	"bytes"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -14,7 +13,6 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
-	"golang.org/x/sys/unix"
 
 	"github.com/rdmabridge/rdmabridge/internal/loglimit"
 )
@@ -24,14 +22,14 @@ import (
 // at least what the server has. The file is not flushed to the disk: it survives the process, and not the machine, whose
 // restart ends the connections of all clients as well.
 //
-// Only one process may have the file: it holds a lock on the directory. When a bridge hands over to another process, that
-// one waits for it. The table's lock guards the journal. The methods of a nil journal do nothing.
+// Only one process may have the directory; the caller of Listen sees to that. The table's lock guards the journal. The
+// methods of a nil journal do nothing.
 type journal struct {
-	directory *os.File
-	file      *os.File
-	lines     int // in the file
-	log       *zerolog.Logger
-	failures  loglimit.Seldom
+	path     string // of the file
+	file     *os.File
+	lines    int // in the file
+	log      *zerolog.Logger
+	failures loglimit.Seldom
 }
 
 // A line is a record of the journal. Those that are read may come from an earlier version of the bridge, so fields keep
@@ -56,6 +54,8 @@ type line struct {
 	Access  uint32 `json:"access,omitempty"`
 	State   uint32 `json:"state,omitempty"` // state has it, too
 
+	Owed bool `json:"owed,omitempty"` // of a state: what follows from it is not done yet
+
 	// What is held, waited for, or free.
 	Handle    []byte `json:"handle,omitempty"`
 	Start     uint64 `json:"start,omitempty"`
@@ -66,49 +66,23 @@ type line struct {
 // slackLines is how many dead lines a journal may have beside as many as are alive.
 const slackLines = 1024
 
-// openJournal waits until this process has the directory, reads the file into t, and writes it anew.
-func openJournal(ctx context.Context, path string, t *table, log *zerolog.Logger) error {
-	if err := os.MkdirAll(path, 0o700); err != nil {
+// openJournal reads the file in a directory into t, and writes it anew.
+func openJournal(directory string, t *table, log *zerolog.Logger) error {
+	if err := os.MkdirAll(directory, 0o700); err != nil {
 		return err
 	}
-	d, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	for waited := false; ; waited = true {
-		err := unix.Flock(int(d.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			break
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
-			d.Close()
-			return fmt.Errorf("locking %s: %w", path, err)
-		}
-		if !waited {
-			log.Info().Str("event", "nlm_state_waits").Str("directory", path).Msg("nlm: another process has the directory of locks; waiting for it")
-		}
-		select {
-		case <-ctx.Done():
-			d.Close()
-			return ctx.Err()
-		case <-time.After(pause):
-		}
-	}
-	j := &journal{directory: d, log: log}
+	j := &journal{path: filepath.Join(directory, "locks"), log: log}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if err := t.read(filepath.Join(path, "locks")); err != nil {
-		aside := filepath.Join(path, fmt.Sprintf("locks.unreadable-%d", time.Now().Unix()))
-		log.Error().Str("event", "nlm_state_unreadable").Err(err).Str("file", aside).AnErr("renamed", os.Rename(filepath.Join(path, "locks"), aside)).
+	if err := t.read(j.path); err != nil {
+		aside := fmt.Sprintf("%s.unreadable-%d", j.path, time.Now().Unix())
+		log.Error().Str("event", "nlm_state_unreadable").Err(err).Str("file", aside).AnErr("renamed", os.Rename(j.path, aside)).
 			Msg("nlm: the file of locks cannot be read to its end, and what follows is forgotten")
 	}
-	t.journal = j
-	j.rewrite(t)
-	if j.file == nil {
-		t.journal = nil
-		d.Close()
-		return errors.New("the file of locks cannot be written")
+	if err := j.rewrite(t); err != nil {
+		return err
 	}
+	t.journal = j
 	return nil
 }
 
@@ -203,7 +177,7 @@ func (t *table) apply(l *line) error {
 		if err != nil {
 			return err
 		}
-		t.states[host] = l.State
+		t.states[host] = monitor{l.State, l.Owed}
 	default:
 		return fmt.Errorf("an unknown record %q", l.Op)
 	}
@@ -241,31 +215,32 @@ func (j *journal) mark(op string, o *owner, handle string, s span, exclusive uin
 	}
 }
 
-func (j *journal) state(host netip.Addr, state uint32) {
+func (j *journal) monitor(host netip.Addr, m monitor) {
 	if j != nil {
-		j.write(&line{Op: "state", Client: host.String(), State: state})
+		j.write(&line{Op: "state", Client: host.String(), State: m.state, Owed: m.owed})
 	}
 }
 
 // tidy writes the file anew if more than half of it is dead.
 func (j *journal) tidy(t *table) {
-	if j != nil && j.lines > slackLines+2*(len(t.owners)+t.all.held+t.all.waiting+len(t.states)) {
-		j.rewrite(t)
+	if j == nil || j.lines <= slackLines+2*(len(t.owners)+t.all.held+t.all.waiting+len(t.states)) {
+		return
+	}
+	if err := j.rewrite(t); err != nil {
+		j.lines = 0 // try again later
+		j.failures.Line(j.log, zerolog.ErrorLevel, "nlm_state_failed").Err(err).Msg("nlm: the file of locks cannot be written anew")
 	}
 }
 
 // rewrite writes what t has into a new file, which then takes the place of the old one.
-func (j *journal) rewrite(t *table) {
-	path := filepath.Join(j.directory.Name(), "locks")
-	f, err := os.OpenFile(path+".new", os.O_CREATE|os.O_TRUNC|os.O_RDWR|os.O_APPEND, 0o600)
+func (j *journal) rewrite(t *table) error {
+	f, err := os.OpenFile(j.path+".new", os.O_CREATE|os.O_TRUNC|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
-		j.lines = 0 // try again later
-		j.failures.Line(j.log, zerolog.ErrorLevel, "nlm_state_failed").Err(err).Msg("nlm: the file of locks cannot be written anew")
-		return
+		return err
 	}
 	next := &journal{file: f, log: j.log}
-	for host, state := range t.states {
-		next.state(host, state)
+	for host, m := range t.states {
+		next.monitor(host, m)
 	}
 	for _, o := range t.owners {
 		next.owner(o)
@@ -283,21 +258,17 @@ func (j *journal) rewrite(t *table) {
 			}
 		}
 	}
-	if err := os.Rename(path+".new", path); err != nil {
+	if err := os.Rename(f.Name(), j.path); err != nil {
 		f.Close()
-		j.lines = 0
-		j.failures.Line(j.log, zerolog.ErrorLevel, "nlm_state_failed").Err(err).Msg("nlm: the file of locks cannot be written anew")
-		return
+		return err
 	}
-	if j.file != nil {
-		j.file.Close()
-	}
+	j.close()
 	j.file, j.lines = f, next.lines
+	return nil
 }
 
 func (j *journal) close() {
-	if j != nil {
+	if j != nil && j.file != nil {
 		j.file.Close()
-		j.directory.Close() // and with it the lock
 	}
 }

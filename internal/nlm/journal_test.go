@@ -6,8 +6,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/rs/zerolog"
 
@@ -16,8 +16,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
-// TestRestart: a bridge that restarts knows who holds what, and who waits. A process that takes over waits until the other
-// one has ended.
+// TestRestart: a bridge that restarts knows who holds what, and who waits.
 func TestRestart(t *testing.T) {
 	n := newNetwork(t)
 	server := n.peer(func(c *oncrpc.Call, _ bool) []byte {
@@ -43,15 +42,11 @@ func TestRestart(t *testing.T) {
 	server.call(s.Addr(), "udp", oncrpc.ProgramNSM, 1, procNotify, xdr.AppendUint32(xdr.AppendOpaque(nil, []byte("server")), 9))
 	want := s.table.owners[identity{client: client.addr, name: "client", svid: 1}]
 
-	next := n.bridge(server, Options{State: state})
-	time.Sleep(2 * pause)
-	if x := next.Snapshot(); x.Held != 0 {
-		t.Errorf("two processes have the file: %+v", x)
-	}
+	testkit.Eventually(t, "the client was told", func() bool { return len(s.table.owed()) == 0 })
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	<-next.loaded
+	next := n.bridge(server, Options{State: state})
 	got := next.table.owners[want.identity]
 	if got == nil || got.path != want.path || string(got.oh) != string(want.oh) || !got.credential.equal(want.credential) || got.state != want.state || got.number != want.number {
 		t.Fatalf("%+v, want %+v", got, want)
@@ -103,11 +98,50 @@ func openTable(t *testing.T, state string) *table {
 	t.Helper()
 	table := newTable([32]byte{1})
 	log := zerolog.New(zerolog.NewTestWriter(t))
-	if err := openJournal(t.Context(), state, table, &log); err != nil {
+	if err := openJournal(state, table, &log); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(table.close)
 	return table
+}
+
+// TestOwed: a bridge that is killed while it tells clients of the server's restart, or frees the locks of a client, goes
+// on with it.
+func TestOwed(t *testing.T) {
+	n := newNetwork(t)
+	var deaf atomic.Bool
+	server := n.peer(func(c *oncrpc.Call, _ bool) []byte {
+		if c.Procedure == procUnlock && deaf.Load() {
+			return nil
+		}
+		return statOf(granted)
+	})
+	told := make(chan bool, 8)
+	client := n.peer(func(*oncrpc.Call, bool) []byte {
+		if deaf.Load() {
+			return nil
+		}
+		told <- true
+		return []byte{}
+	})
+	other := n.peer(func(*oncrpc.Call, bool) []byte { return []byte{} })
+	state := t.TempDir()
+	s := n.bridge(server, Options{State: state})
+	client.do(s, "tcp", 4, procLock, client.lock(1, 0, 10))
+	other.do(s, "tcp", 4, procLock, other.lock(1, 0, 10))
+	deaf.Store(true)
+	for _, p := range []*peer{server, other} {
+		p.call(s.Addr(), "udp", oncrpc.ProgramNSM, 1, procNotify, xdr.AppendUint32(xdr.AppendOpaque(nil, nil), 9))
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	deaf.Store(false)
+	s = n.bridge(server, Options{State: state})
+	<-told
+	<-told
+	testkit.Eventually(t, "the other one's lock is freed", func() bool { return s.Snapshot().Held == 1 })
+	testkit.Eventually(t, "nothing is left to do", func() bool { return len(s.table.owed()) == 0 })
 }
 
 // TestDenied: what the server has not granted is not in the file, and what the owner had before is.

@@ -8,9 +8,9 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
 )
 
-// state is what LOCKs tell the server of the bridge's status monitor. The bridge never tells it another, because clients
-// that are alive keep their locks when the bridge restarts.
-const state = 1
+// bridgeState is the state of the bridge's status monitor in LOCKs to the server. It never changes, because clients that
+// are alive keep their locks when the bridge restarts.
+const bridgeState = 1
 
 // plain returns the procedure without _MSG, and reports whether it had that.
 func plain(procedure uint32) (uint32, bool) {
@@ -67,7 +67,7 @@ func (s *Server) forward(ctx context.Context, x *call, procedure uint32, async b
 		o = s.table.lookup(id)
 	}
 	far := *r
-	far.name, far.svid, far.oh, far.state = []byte(s.o.Name), o.number, s.table.far(o, r.oh), state
+	far.name, far.svid, far.oh, far.state = []byte(s.o.Name), o.number, s.table.far(o, r.oh), bridgeState
 	reply, err := s.upstream.call(ctx, x.Version, procedure, c, far.append(nil, x.Version, procedure))
 	answered := err == nil
 	switch {
@@ -104,17 +104,8 @@ func refused(xid uint32, r *oncrpc.Reply) []byte {
 
 // freeAll performs FREE_ALL: a client has no locks any more.
 func (s *Server) freeAll(x *call) {
-	s.release(x.from.Addr(), nil)
-	x.send(oncrpc.AppendAccepted(nil, x.XID, oncrpc.Success))
-}
-
-// ready waits until the table has what its file says. It reports false if ctx ends before.
-func (s *Server) ready(ctx context.Context) bool {
-	select {
-	case <-s.loaded:
-		return true
-	case <-ctx.Done():
-		return false
+	if s.release(x.from.Addr(), nil) {
+		x.send(oncrpc.AppendAccepted(nil, x.XID, oncrpc.Success))
 	}
 }
 
@@ -125,7 +116,7 @@ func (s *Server) wait(ctx context.Context, client netip.Addr) bool {
 		done := s.releases[client]
 		s.mu.Unlock()
 		if done == nil {
-			return s.ready(ctx)
+			return true
 		}
 		select {
 		case <-done:
@@ -135,15 +126,15 @@ func (s *Server) wait(ctx context.Context, client netip.Addr) bool {
 	}
 }
 
-// release frees what a client had when it restarted, or all if state is nil, and returns when that is done. LOCKs of the
-// client wait meanwhile.
-func (s *Server) release(client netip.Addr, state *uint32) {
+// release frees what a client had when it restarted, or all if state is nil, and reports whether that is done. LOCKs of
+// the client wait meanwhile.
+func (s *Server) release(client netip.Addr, state *uint32) bool {
 	ctx, cancel := context.WithTimeout(s.ctx, noticeTimeout)
 	defer cancel()
 	done := make(chan struct{})
 	for {
 		if !s.wait(ctx, client) {
-			return
+			return false
 		}
 		s.mu.Lock()
 		free := s.releases[client] == nil
@@ -168,6 +159,7 @@ func (s *Server) release(client netip.Addr, state *uint32) {
 		}
 	}
 	s.log.Info().Str("event", "nlm_freed").Stringer("client", client).Int("files", len(all)).Int("failed", failed).Msg("nlm: a client's locks are freed")
+	return failed == 0
 }
 
 // free has the server cancel and unlock what one owner had of one file. It reports whether the server has done so.

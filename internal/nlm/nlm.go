@@ -69,13 +69,13 @@ type Server struct {
 	tcp   *net.TCPListener
 	udp   *net.UDPConn
 
-	ctx  context.Context // ends with Close
-	end  context.CancelFunc
-	work sync.WaitGroup // goroutines
+	ctx    context.Context // ends with Close
+	end    context.CancelFunc
+	flying sync.WaitGroup // Calls under way
+	work   sync.WaitGroup // other goroutines
 
 	series   series
 	table    *table
-	loaded   chan struct{} // closed when the table has what the file says
 	upstream *upstream
 	xid      atomic.Uint32 // of the latest Call to a client
 	telling  chan struct{} // has a place for each client that is being told of a restart
@@ -122,13 +122,13 @@ func Listen(o Options) (*Server, error) {
 		o.Name = name
 	}
 	s := &Server{
-		o: o, log: o.Log, tcp: o.TCP, udp: o.UDP, table: newTable(o.Key), loaded: make(chan struct{}), telling: make(chan struct{}, maxNotices),
+		o: o, log: o.Log, tcp: o.TCP, udp: o.UDP, table: newTable(o.Key), telling: make(chan struct{}, maxNotices),
 		conns: make(map[net.Conn]struct{}), flights: make(map[flight][]func([]byte)), calls: make(map[netip.Addr]int), ports: make(map[service]port),
 		answers: make(map[string]answer), releases: make(map[netip.Addr]chan struct{}), told: make(map[place]uint32),
 	}
 	s.xid.Store(rand.Uint32())
 	s.upstream = newUpstream(s)
-	s.series.resolve(o.Metrics, s.Snapshot)
+	s.series.resolve(o.Metrics, s.table)
 	s.ctx, s.end = context.WithCancel(context.Background())
 	s.Allow(o.Allow)
 	if s.tcp == nil || s.udp == nil {
@@ -138,22 +138,21 @@ func Listen(o Options) (*Server, error) {
 			return nil, fmt.Errorf("nlm: %w", err)
 		}
 	}
-	s.work.Go(s.load)
+	if o.State == "" {
+		s.log.Warn().Str("event", "nlm_no_state").Msg("nlm: nlm.state is not set, so a bridge that restarts forgets who has which locks: a lock that is granted then is found by asking again, and the locks of a client that crashes stay")
+	} else if err := openJournal(o.State, s.table, &s.log); err != nil {
+		s.log.Error().Str("event", "nlm_state_failed").Err(err).Msg("nlm: locks are remembered in memory alone")
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, resolveTimeout)
+	defer cancel()
+	_, _ = s.upstream.resolve(ctx) // connecting does it again, and says so
+	for host, state := range s.table.owed() {
+		s.work.Go(func() { s.follow(host, state) })
+	}
 	s.work.Go(s.accept)
 	s.work.Go(s.datagrams)
 	s.log.Info().Str("event", "nlm_listening").Stringer("address", s.Addr()).Str("server", o.Server).Msg("nlm listening")
 	return s, nil
-}
-
-// load reads the file of locks, which another process may still have, and looks the server up.
-func (s *Server) load() {
-	if s.o.State == "" {
-		s.log.Warn().Str("event", "nlm_no_state").Msg("nlm: nlm.state is not set, so a bridge that restarts forgets who has which locks: a lock that is granted then is found by asking again, and the locks of a client that crashes stay")
-	} else if err := openJournal(s.ctx, s.o.State, s.table, &s.log); err != nil && s.ctx.Err() == nil {
-		s.log.Error().Str("event", "nlm_state_failed").Err(err).Msg("nlm: locks are remembered in memory alone")
-	}
-	_, _ = s.upstream.resolve(s.ctx) // connecting says so
-	close(s.loaded)
 }
 
 // portTries bounds the attempts to find a port that is free on both TCP and UDP.
@@ -216,10 +215,14 @@ func (s *Server) Files() (tcp, udp *os.File, err error) {
 // Close ends the Server and waits for its goroutines. Calls under way are answered with a status that makes the client
 // ask again.
 func (s *Server) Close() error {
-	s.end()
-	err := errors.Join(s.tcp.Close(), s.udp.Close())
 	s.mu.Lock()
 	s.closed = true
+	s.mu.Unlock()
+	s.end()
+	err := s.tcp.Close()
+	s.flying.Wait()
+	err = errors.Join(err, s.udp.Close())
+	s.mu.Lock()
 	for c := range s.conns {
 		c.Close()
 	}

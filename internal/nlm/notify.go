@@ -3,6 +3,7 @@ package nlm
 import (
 	"context"
 	"net/netip"
+	"sync"
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
@@ -29,12 +30,25 @@ func (s *Server) notified(from netip.Addr, state uint32) {
 	default:
 		if server {
 			s.series.notices[noticeServer].Inc()
-			s.work.Go(func() { s.tell(state) })
 		}
 		if client {
 			s.series.notices[noticeClient].Inc()
-			s.work.Go(func() { s.release(from, &state) })
 		}
+		s.work.Go(func() { s.follow(from, state) })
+	}
+}
+
+// follow does what follows from the restart of a host. The file of locks says until then that it must be done, because
+// the host does not tell it again.
+func (s *Server) follow(host netip.Addr, state uint32) {
+	if s.upstream.is(host) {
+		s.tell(state)
+	}
+	if s.table.has(host) {
+		s.release(host, &state)
+	}
+	if s.ctx.Err() == nil {
+		s.table.done(host, state)
 	}
 }
 
@@ -43,12 +57,14 @@ func (s *Server) tell(state uint32) {
 	places := s.table.places()
 	s.log.Warn().Str("event", "nlm_server_restarted").Uint32("state", state).Int("clients", len(places)).
 		Msg("nlm: the server has restarted, and the clients that have locks are told")
+	var all sync.WaitGroup
 	for p := range places {
 		s.mu.Lock()
 		s.told[p] = state
 		s.mu.Unlock()
-		s.work.Go(func() { s.tellClient(p, state) })
+		all.Go(func() { s.tellClient(p, state) })
 	}
+	all.Wait()
 }
 
 // tellClient tells one client until its status monitor has answered, or the server has another state. It names the bridge
@@ -111,9 +127,9 @@ func (s *Server) monitor(x *call) []byte {
 	b := oncrpc.AppendAccepted(nil, x.XID, oncrpc.Success)
 	switch x.Procedure {
 	case procStat, procMon:
-		return xdr.AppendWords(b, 1, state) // STAT_FAIL
+		return xdr.AppendWords(b, 1, bridgeState) // STAT_FAIL
 	case procUnmon, procUnmonAll:
-		return xdr.AppendUint32(b, state)
+		return xdr.AppendUint32(b, bridgeState)
 	}
 	return b
 }

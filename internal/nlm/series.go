@@ -84,7 +84,7 @@ type series struct {
 	refused [refusals]*metrics.Counter
 }
 
-func (x *series) resolve(r *metrics.Registry, snapshot func() Snapshot) {
+func (x *series) resolve(r *metrics.Registry, t *table) {
 	x.calls = make(map[uint32]*[len(resultNames)]*metrics.Counter)
 	for procedure, name := range procedureNames {
 		x.calls[procedure] = new([len(resultNames)]*metrics.Counter)
@@ -101,9 +101,9 @@ func (x *series) resolve(r *metrics.Registry, snapshot func() Snapshot) {
 	for i, name := range refusalNames {
 		x.refused[i] = r.Counter(metrics.NLMRefusedMessages, name)
 	}
-	r.GaugeFunc(metrics.NLMHeldLocks, func() float64 { return float64(snapshot().Held) })
-	r.GaugeFunc(metrics.NLMWaitingLocks, func() float64 { return float64(snapshot().Waiting) })
-	r.GaugeFunc(metrics.NLMClients, func() float64 { return float64(snapshot().Clients) })
+	r.GaugeFunc(metrics.NLMHeldLocks, func() float64 { return float64(t.counts().held) })
+	r.GaugeFunc(metrics.NLMWaitingLocks, func() float64 { return float64(t.counts().waiting) })
+	r.GaugeFunc(metrics.NLMClients, func() float64 { return float64(t.counts().owners) })
 }
 
 func (x *series) refuse(why refusal) { x.refused[why].Inc() }

@@ -122,7 +122,7 @@ func (s *Server) leave(c *net.TCPConn) {
 func (s *Server) allowed(a netip.Addr) bool {
 	allow := *s.allow.Load()
 	a = a.WithZone("")
-	return len(allow) == 0 || slices.ContainsFunc(allow, func(p netip.Prefix) bool { return p.Contains(a) })
+	return len(allow) == 0 || s.upstream.is(a) || slices.ContainsFunc(allow, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
 // serve reads the Calls of one connection.
@@ -282,12 +282,8 @@ func (s *Server) perform(x *call) (known, ok bool) {
 			if !c.OK() {
 				return true, false
 			}
-			s.begin(x, &request{}, func() {
-				if s.ready(s.ctx) {
-					s.notified(x.from.Addr(), state)
-					void()
-				}
-			})
+			s.notified(x.from.Addr(), state)
+			void()
 		default:
 			return false, false
 		}
@@ -301,7 +297,7 @@ func (s *Server) perform(x *call) (known, ok bool) {
 	case procedure == procGranted:
 		do = func() { s.grant(x, &r) }
 	case procedure == procFreeAll:
-		s.begin(x, &r, func() { s.freeAll(x) })
+		s.begin(x, nil, func() { s.freeAll(x) })
 		return true, true
 	case procedure > procGrantedMsg && procedure < procGrantedRes: // the Server asks no questions that these answer
 		void()
@@ -322,7 +318,8 @@ func (s *Server) perform(x *call) (known, ok bool) {
 	return true, true
 }
 
-// begin runs do on a goroutine. A Call that repeats one under way gets the Reply to that one.
+// begin runs do on a goroutine. A Call that repeats one under way gets the Reply to that one. r is nil for a Call that
+// cannot be answered by asking for it later.
 func (s *Server) begin(x *call, r *request, do func()) {
 	f, client := flight{x.from.Addr(), x.XID, x.Program, x.Procedure}, x.from.Addr()
 	s.mu.Lock()
@@ -343,7 +340,7 @@ func (s *Server) begin(x *call, r *request, do func()) {
 				send(reply)
 			}
 		}
-		s.work.Go(func() {
+		s.flying.Go(func() {
 			defer func() {
 				s.mu.Lock()
 				defer s.mu.Unlock()
@@ -358,7 +355,7 @@ func (s *Server) begin(x *call, r *request, do func()) {
 	s.mu.Unlock()
 	if busy && !repeats {
 		s.series.refuse(refusedBusy)
-		if !x.udp {
+		if !x.udp && r != nil {
 			x.send(later(x, r))
 		}
 	}

@@ -74,6 +74,12 @@ type wait struct {
 // A count is what one client has.
 type count struct{ held, waiting, owners int }
 
+// A monitor is what the latest NOTIFY of a host's status monitor said.
+type monitor struct {
+	state uint32
+	owed  bool // what follows from it is not done yet
+}
+
 // A table knows who holds and waits for what. Its file gets each change before the change matters.
 type table struct {
 	key [32]byte // constant
@@ -81,16 +87,16 @@ type table struct {
 	mu      sync.Mutex // guards the rest, and the journal; a leaf
 	owners  map[identity]*owner
 	numbers map[uint32]*owner
-	clients map[netip.Addr]*count // those that have owners
-	all     count                 // of all clients
-	states  map[netip.Addr]uint32 // of the status monitors of clients and server, by their latest NOTIFY
-	journal *journal              // nil for none
+	clients map[netip.Addr]*count  // those that have owners
+	all     count                  // of all clients
+	states  map[netip.Addr]monitor // of clients and server
+	journal *journal               // nil for none
 }
 
 func newTable(key [32]byte) *table {
 	return &table{
 		key: key, owners: make(map[identity]*owner), numbers: make(map[uint32]*owner),
-		clients: make(map[netip.Addr]*count), states: make(map[netip.Addr]uint32),
+		clients: make(map[netip.Addr]*count), states: make(map[netip.Addr]monitor),
 	}
 }
 
@@ -370,7 +376,14 @@ func (t *table) remove(o *owner) {
 	}
 }
 
-// snapshot returns the counts.
+// counts returns how much is held and waited for, and by how many clients.
+func (t *table) counts() count {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return count{t.all.held, t.all.waiting, len(t.clients)}
+}
+
+// snapshot returns the counts with those of the clients that have the most.
 func (t *table) snapshot() (x Snapshot) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -431,7 +444,7 @@ func (t *table) freed(l *loss) {
 func (t *table) restarted(host netip.Addr, state uint32) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if old, ok := t.states[host]; ok && old == state {
+	if old, ok := t.states[host]; ok && old.state == state {
 		return false
 	}
 	if len(t.states) >= maxStates {
@@ -440,9 +453,33 @@ func (t *table) restarted(host netip.Addr, state uint32) bool {
 			break
 		}
 	}
-	t.states[host] = state
-	t.journal.state(host, state)
+	t.states[host] = monitor{state, true}
+	t.journal.monitor(host, t.states[host])
 	return true
+}
+
+// done notes that what follows from a host's state is done.
+func (t *table) done(host netip.Addr, state uint32) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if m := t.states[host]; m.state == state && m.owed {
+		t.states[host] = monitor{state, false}
+		t.journal.monitor(host, t.states[host])
+		t.journal.tidy(t)
+	}
+}
+
+// owed returns the states from which more follows.
+func (t *table) owed() map[netip.Addr]uint32 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := make(map[netip.Addr]uint32)
+	for host, m := range t.states {
+		if m.owed {
+			all[host] = m.state
+		}
+	}
+	return all
 }
 
 // A place is where a client is, and the address that it knows the bridge by.

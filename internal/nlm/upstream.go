@@ -22,10 +22,11 @@ import (
 )
 
 const (
-	serverTimeout = 20 * time.Second       // for a Call of a client at the server
-	dialTimeout   = 5 * time.Second        // for a connection
-	silence       = 10 * time.Second       // of a peer that has octets to acknowledge
-	retryPause    = 250 * time.Millisecond // before a Call is sent again
+	serverTimeout  = 20 * time.Second       // for a Call of a client at the server
+	dialTimeout    = 5 * time.Second        // for a connection
+	resolveTimeout = 2 * time.Second        // for the server's name, before the Server listens
+	silence        = 10 * time.Second       // of a peer that has octets to acknowledge
+	retryPause     = 250 * time.Millisecond // before a Call is sent again
 )
 
 // An upstream is the connection to the server's lock manager, which all clients share. It is made when a Call needs it.
