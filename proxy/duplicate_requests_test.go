@@ -495,11 +495,24 @@ func TestLostBetweenBridges(t *testing.T) {
 				if r, ok := <-first; ok {
 					t.Fatalf("answered %x although the connections have ended", r)
 				}
-				second, err := dial().Go(m)
-				if err != nil {
-					t.Fatal(err)
+				var second <-chan []byte
+				again := func() {
+					if second, err = dial().Go(m); err != nil {
+						t.Fatal(err)
+					}
 				}
-				x.Eventually("it is taken for the one under way", func() bool { return far.absorbed() == 1 })
+				again()
+				x.Eventually("it is taken for the one under way", func() bool {
+					select {
+					case r, ok := <-second:
+						if ok {
+							t.Fatalf("answered %x before the server has answered", r)
+						}
+						again() // near sent it on a connection whose end it had not seen yet
+					default:
+					}
+					return far.absorbed() == 1
+				})
 				x.gate.Open()
 				if r := <-second; r == nil || proxytest.Status(r) != proxytest.StatusOK {
 					t.Errorf("answered %x", r)
