@@ -3,6 +3,7 @@ package nlm
 import (
 	"bytes"
 	"fmt"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -308,5 +309,25 @@ func TestServerAway(t *testing.T) {
 	client := n.peer(nil)
 	if got := client.do(s, "tcp", 4, procLock, client.lock(1, 0, 0)); got != granted || calls != 2 {
 		t.Errorf("stat %d after %d Calls", got, calls)
+	}
+}
+
+// TestOwners: the opaque of an owner comes back as it was, however long, and a hash that two owners have gives two numbers.
+func TestOwners(t *testing.T) {
+	table := newTable([32]byte{1})
+	id := identity{client: netip.MustParseAddr("192.0.2.1"), svid: 1}
+	for _, n := range []int{0, 1, maxOwner - 9, maxOwner - 8, maxOwner} {
+		r := &request{oh: bytes.Repeat([]byte{'o'}, n)}
+		o := table.begin(id, path{}, r, credential{})
+		if got := table.far(o, r.oh); len(got) > maxOwner || !bytes.Equal(table.near(o, got), r.oh) {
+			t.Errorf("%d octets: %d, and back %d", n, len(got), len(table.near(o, got)))
+		}
+	}
+	first := table.lookup(id)
+	other := identity{client: netip.MustParseAddr("192.0.2.2"), svid: 1}
+	taken := table.lookup(other).number
+	table.numbers[taken] = first
+	if again := table.lookup(other).number; again == taken || again == first.number {
+		t.Error("two owners have one number")
 	}
 }

@@ -134,24 +134,20 @@ func (t *table) lookup(id identity) *owner {
 	return t.find(id)
 }
 
-// far returns the owner's opaque as the server has it. It tells owners of SHARE apart, who have no svid.
+// far returns the owner's opaque as the server has it. What is put before it tells owners of SHARE apart, who have no
+// svid, so that an opaque of the greatest length can be cut.
 func (t *table) far(o *owner, oh []byte) []byte {
 	_, prefix := o.hash(t.key, 0)
-	if len(oh) > maxOwner-len(prefix) {
-		sum := sha256.Sum256(oh)
-		oh = sum[:]
-	}
-	return append(prefix[:], oh...)
+	return append(prefix[:], oh[:min(len(oh), maxOwner-len(prefix))]...)
 }
 
 // near undoes far.
 func (t *table) near(o *owner, oh []byte) []byte {
 	_, prefix := o.hash(t.key, 0)
-	rest, ok := bytes.CutPrefix(oh, prefix[:])
-	if !ok || bytes.Equal(t.far(o, o.oh), oh) {
-		return o.oh
+	if rest, ok := bytes.CutPrefix(oh, prefix[:]); ok && len(oh) < maxOwner {
+		return rest
 	}
-	return rest
+	return o.oh
 }
 
 // begin notes that a LOCK goes to the server, and returns its owner. It returns nil if there is no room.
