@@ -1,6 +1,6 @@
 #!/bin/bash
 # count.sh [BINARY[@KIND]...] counts what a small Call costs a bridge: instructions, and misses of two caches, for each
-# GETATTR that goes from TCP clients to a server. It needs valgrind (Debian 12), whose callgrind counts. It is
+# GETATTR that goes from clients to a server. It needs valgrind (Debian 12), whose callgrind counts. It is
 # for changes of a few percent, which no clock shows on a machine that others use, too. With several binaries, a line
 # for each; the first is the baseline. BINARY@rules has a hundred rules, all of which are looked at for each Call and
 # only the last of which matches; BINARY@tenants has a hundred tenants, and the load belongs to the last.
@@ -9,13 +9,13 @@
 # timers run by the clock, and emulation slows the clock down by a factor of 50. The second cache has 1 MiB.
 #
 # In the environment, RDMABRIDGE_BENCH is the program of server and load (default bin/rdmabridge-bench), CONNS and DEPTH
-# are the load (default 256 and 16), TRANSPORT is that of the server (default rdma),
+# are the load (default 256 and 16), TRANSPORT is that of the server (default rdma), CLIENT that of the clients (default tcp),
 # SECONDS_COUNTED how long it counts (default 8), PORT the first of two ports (default 21190), and OUT a folder for
 # callgrind's files, for callgrind_annotate. It ends all processes that it has started.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-bench=${RDMABRIDGE_BENCH:-bin/rdmabridge-bench} conns=${CONNS:-256} depth=${DEPTH:-16} counted=${SECONDS_COUNTED:-8} port=${PORT:-21190} transport=${TRANSPORT:-rdma}
+bench=${RDMABRIDGE_BENCH:-bin/rdmabridge-bench} conns=${CONNS:-256} depth=${DEPTH:-16} counted=${SECONDS_COUNTED:-8} port=${PORT:-21190} transport=${TRANSPORT:-rdma} client=${CLIENT:-tcp}
 ((${#@} > 0)) || set -- bin/rdmabridge
 for tool in valgrind callgrind_control ss "$bench"; do
     command -v $tool >/dev/null || { echo "count.sh: $tool is missing (apt-get install valgrind iproute2; make build)" >&2; exit 1; }
@@ -77,6 +77,7 @@ config() {
 listeners:
   - name: bench
     address: "127.0.0.1:$port"
+    transport: $client
     upstream: bench
     limits: {connections: 16384}
 YAML
@@ -124,7 +125,7 @@ for what; do
         "$binary" serve -c "$dir/$number.yaml" > "$dir/$number.log" 2>&1 &
     bridge=$! pids+=($!)
     listens "$port"
-    "$bench" load --target "127.0.0.1:$port" --conns "$conns" --depth "$depth" --mix nfs3:getattr=1 \
+    "$bench" load --target "127.0.0.1:$port" --transport "$client" --conns "$conns" --depth "$depth" --mix nfs3:getattr=1 \
         --duration $((counted + 6))s --warmup 1s --timeout 60s > "$dir/$number.load" 2>&1 &
     load=$! pids+=($!)
     sleep 5 # until all clients are connected and buffers have grown
