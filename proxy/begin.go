@@ -14,6 +14,7 @@ package proxy
 // begin takes the Call in c.rdma.Message as far as the pool of its upstream. It reports false when the message is no
 // RPC Call, and has closed the connection then.
 func (f *front) begin(c *call) (isCall bool) {
+	f.loop.run = run{}
 	isCall, ok := f.parse(c)
 	if !ok {
 		return isCall

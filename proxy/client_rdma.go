@@ -57,6 +57,9 @@ func (h *rdmaHandler) Ended(rc *rdmaside.ResponderConn, err error) {
 // Call is part of rdmaside.CallHandler.
 func (h *rdmaHandler) Call(x *rdmaside.Exchange) {
 	s := x.Conn().Data.(*rdmaClient)
+	if !x.Follows() {
+		s.loop.run = run{}
+	}
 	s.quiet = s.loop.Now()
 	c := s.loop.account.read(&s.front)
 	c.rdma.Message = x.Message()
@@ -70,7 +73,7 @@ func (h *rdmaHandler) Call(x *rdmaside.Exchange) {
 		s.keep(c)
 		return
 	}
-	s.begin(c)
+	s.loop.run.begin(&s.front, c)
 }
 
 // reasons are those for which another Call may not begin, a bit for each gates.Reason.

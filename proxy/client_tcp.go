@@ -52,7 +52,7 @@ func (s *tcpClient) Input(*tcpframe.Conn) {
 
 // Run is part of tcpframe.RunHandler. It takes short Calls.
 func (s *tcpClient) Run(conn *tcpframe.Conn) {
-	var r run
+	s.loop.run = run{}
 	for m := conn.Next(); m != nil; m = conn.Next() {
 		if _, mtype, _ := oncrpc.MessageType(m); mtype == oncrpc.TypeReply {
 			return
@@ -64,7 +64,7 @@ func (s *tcpClient) Run(conn *tcpframe.Conn) {
 		s.wait(0, 1<<gates.WaitMemory)
 		copy(b.Bytes(), m)
 		conn.Took(m, len(m))
-		s.read(b, 0, &r)
+		s.read(b, 0)
 	}
 }
 
@@ -78,11 +78,12 @@ func (s *tcpClient) Record(_ *tcpframe.Conn, r tcpframe.Buffer) {
 		s.reverseReply(xid, b)
 		return
 	}
-	s.read(b, counted, new(run))
+	s.loop.run = run{}
+	s.read(b, counted)
 }
 
-// read begins the Call in b, the next one of r, which counts as so many octets until the Call is over, or keeps it.
-func (s *tcpClient) read(b *regmem.Lease, counted int64, r *run) {
+// read begins the Call in b, which counts as so many octets until the Call is over, or keeps it.
+func (s *tcpClient) read(b *regmem.Lease, counted int64) {
 	m := b.Bytes()
 	c := s.loop.account.read(&s.front)
 	c.rdma.Message, c.buf, c.shares = m, b, true
@@ -98,7 +99,7 @@ func (s *tcpClient) read(b *regmem.Lease, counted int64, r *run) {
 		s.admit()
 		return
 	}
-	if r.begin(&s.front, c) {
+	if s.loop.run.begin(&s.front, c) {
 		s.limit()
 	}
 	if s.startTLS != nil {

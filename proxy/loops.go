@@ -22,6 +22,7 @@ type eventLoop struct {
 	free      []*call // calls to use again; the loop's
 	all       []*call // all calls of the loop's clients, also those in free; the loop's
 	batch     *pool.Batch
+	run       run
 	submitted *call // the Call that was added to batch last, for run.begin, which asks before batch is flushed
 	due       bool  // endTask is to run at the end of the pass
 

@@ -7,16 +7,19 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 )
 
-// A run is the Calls that one read of a client has brought, one after the other. What decides about a Call is mostly
-// what has decided about the one before it: both have the same program, version, procedure and credential. Such a Call
-// follows the one before without going through the stages, unless it does more harm when repeated than to do once more what
-// it says.
+// A run is the Calls that one read of a TCP client, or one batch of completions of an RDMA client, has brought, one after
+// the other. What decides about a Call is mostly what has decided about the one before it: both have the same program,
+// version, procedure and credential. Such a Call follows the one before without going through the stages, unless it does
+// more harm when repeated than to do once more what it says.
+//
+// A loop has one run. The client empties it before its first Call, because tasks may have changed since the latest one what
+// decides about Calls. Each Call that goes through the stages begins another one.
 type run struct {
 	latest *call      // the Call that began last, if it is in the batch of its loop; otherwise nil
 	args   ulb.Layout // of the arguments of Calls that may follow it; nil if that is not known yet, or none may
 }
 
-// begin does what front.begin does, for the next Call of r.
+// begin does what front.begin does, for c, which may be the next Call of r.
 func (r *run) begin(f *front, c *call) (isCall bool) {
 	if p := r.latest; p != nil {
 		if r.args == nil {
@@ -31,15 +34,15 @@ func (r *run) begin(f *front, c *call) (isCall bool) {
 	f.loop.submitted = nil
 	isCall = f.begin(c)
 	// Another loop may have what is not in the batch, or it has been settled.
-	r.latest, r.args = f.loop.submitted, nil
+	r.latest = f.loop.submitted
 	return isCall
 }
 
-// leads returns the layout of the arguments of Calls that may follow p, which has just gone through the stages; nil if
+// leads returns the layout of the arguments of Calls of f that may follow p, which has just gone through the stages; nil if
 // none may. What the stages have done with p must follow from its header alone, and they must not have changed it, but
 // for its XID.
 func (f *front) leads(p *call) ulb.Layout {
-	if p.signed || p.usesSeldom || p.queue.lane != nil || f.cache.user.Number() == 0 {
+	if p.owner.front != f || p.signed || p.usesSeldom || p.queue.lane != nil || f.cache.user.Number() == 0 {
 		return nil
 	}
 	a := &p.rdma.Analysis

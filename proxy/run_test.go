@@ -11,9 +11,12 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rules"
+	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy/settings"
+	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
+	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
 // mixedRun makes Calls that are like the Call before them in all that decides about Calls, for the most part. Some
@@ -95,76 +98,113 @@ func TestRepeatsInRun(t *testing.T) {
 	}
 }
 
-// TestRunOfCalls: Calls that one read brings are judged, changed, counted and answered as Calls are that come one by one.
+// TestRunOfCalls: Calls that come together are judged, changed, counted and answered as Calls are that come one by one.
 func TestRunOfCalls(t *testing.T) {
 	t.Parallel()
-	names := []string{
-		`listener_rule_calls_total{listener="tcp",rule="counted"`, `listener_rule_calls_total{listener="tcp",rule="denied"`,
-		`operation_calls_total{`, `operation_received_bytes_total{`, `listener_received_calls_total{listener="tcp"`,
+	for _, way := range [][2]string{{"tcp", "tcp"}, {"tcp", "rdma"}, {"rdma", "tcp"}, {"rdma", "rdma"}} {
+		t.Run(way[0]+" to "+way[1], func(t *testing.T) { runOfCalls(t, way[0], way[1]) })
 	}
-	for _, upstream := range []string{"tcp", "rdma"} {
-		names := slices.Clone(names)
-		if upstream == "rdma" {
-			names = append(names, `upstream_rdma_calls_total{call="inline",reply="reply_chunk"`)
+}
+
+func runOfCalls(t *testing.T, listener, upstream string) {
+	names := []string{
+		`listener_rule_calls_total{listener="` + listener + `",rule="counted"`, `listener_rule_calls_total{listener="` + listener + `",rule="denied"`,
+		`operation_calls_total{`, `operation_received_bytes_total{`, `listener_received_calls_total{listener="` + listener + `"`,
+	}
+	if upstream == "rdma" {
+		names = append(names, `upstream_rdma_calls_total{call="inline",reply="reply_chunk"`)
+	}
+	x := newPoliced(t, upstream, func(l *settings.ListenerOptions) {
+		l.Rules = []rules.Rule{
+			{Name: "counted", UIDs: []rules.Range{{Low: 1, High: 1}}, Action: rules.Allow},
+			{Name: "denied", UIDs: []rules.Range{{Low: 2, High: 2}}, Action: rules.Deny},
 		}
-		x := newPoliced(t, upstream, func(l *settings.ListenerOptions) {
-			l.Rules = []rules.Rule{
-				{Name: "counted", UIDs: []rules.Range{{Low: 1, High: 1}}, Action: rules.Allow},
-				{Name: "denied", UIDs: []rules.Range{{Low: 2, High: 2}}, Action: rules.Deny},
-			}
-		})
-		calls := mixedRun(rand.New(rand.NewPCG(1, 2)), 400)
-		port := x.KeptPort() // XIDs follow from it
-		over := func(n int) (counts []int, xids map[string]uint32) {
-			x.Eventually("the Calls are over", func() bool { return metric(x.Harness, `listener_calls_total{listener="tcp"`) == n })
-			for _, name := range names {
-				counts = append(counts, metric(x.Harness, name))
-			}
-			x.server.mu.Lock()
-			defer x.server.mu.Unlock()
-			xids = maps.Clone(x.server.xids)
-			maps.DeleteFunc(xids, func(m string, _ uint32) bool { return m[16:20] == "\x00\x00\x00\x00" }) // NULL Calls
-			clear(x.server.xids)
-			return counts, xids
+	})
+	calls := mixedRun(rand.New(rand.NewPCG(1, 2)), 400)
+	port := x.KeptPort() // XIDs follow from it
+	dial := func() caller {
+		if listener == "tcp" {
+			return port.Client(x.p.Addr("tcp"))
 		}
-		var want [][]byte
-		client := port.Client(x.p.Addr("tcp"))
-		for _, m := range calls {
-			reply, err := client.Call(m)
-			if err != nil {
-				t.Fatal(err)
-			}
-			want = append(want, reply)
+		return x.dial("rdma")
+	}
+	over := func(n int) (counts []int, xids map[string]uint32) {
+		x.Eventually("the Calls are over", func() bool { return metric(x.Harness, `listener_calls_total{listener="`+listener+`"`) == n })
+		for _, name := range names {
+			counts = append(counts, metric(x.Harness, name))
 		}
-		single, singleXIDs := over(len(calls))
-		client.Reset()
-		replies, err := port.Client(x.p.Addr("tcp")).GoAll(calls...)
+		x.server.mu.Lock()
+		defer x.server.mu.Unlock()
+		xids = maps.Clone(x.server.xids)
+		maps.DeleteFunc(xids, func(m string, _ uint32) bool { return m[16:20] == "\x00\x00\x00\x00" }) // NULL Calls
+		clear(x.server.xids)
+		return counts, xids
+	}
+	var want [][]byte
+	client := dial()
+	for _, m := range calls {
+		reply, err := client.Call(m)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for i, ch := range replies {
-			if got := <-ch; !bytes.Equal(got, want[i]) {
-				t.Fatalf("to %s: Call %d, %x: got %x, want %x", upstream, i, calls[i], got, want[i])
-			}
-		}
-		run, runXIDs := over(2 * len(calls))
-		for i, name := range names {
-			if single[i] == 0 || run[i] != 2*single[i] {
-				t.Errorf("to %s: %s is %d after single Calls and %d after a run", upstream, name, single[i], run[i])
-			}
-		}
-		if len(runXIDs) < 300 || !maps.Equal(singleXIDs, runXIDs) {
-			t.Errorf("to %s: the server saw other Calls, or other XIDs, when they came in a run", upstream)
+		want = append(want, reply)
+	}
+	single, singleXIDs := over(len(calls))
+	if c, ok := client.(*proxytest.Client); ok {
+		c.Reset() // the next client has its port
+	}
+	client = dial()
+	for i, ch := range goAll(t, client, calls...) {
+		if got := <-ch; !bytes.Equal(got, want[i]) {
+			t.Fatalf("Call %d, %x: got %x, want %x", i, calls[i], got, want[i])
 		}
 	}
+	run, runXIDs := over(2 * len(calls))
+	for i, name := range names {
+		if single[i] == 0 || run[i] != 2*single[i] {
+			t.Errorf("%s is %d after single Calls and %d after a run", name, single[i], run[i])
+		}
+	}
+	if len(runXIDs) < 300 || !maps.Equal(singleXIDs, runXIDs) {
+		t.Error("the server saw other Calls, or other XIDs, when they came in a run")
+	}
+	var same [][]byte
+	for xid := range uint32(8) {
+		same = append(same, withUser(proxytest.GetattrCallOf(1000+xid, testkit.Words(xid)), 0, 0))
+	}
+	x.Eventually("a Call follows the one before", func() bool {
+		for _, ch := range goAll(t, client, same...) {
+			<-ch
+		}
+		return x.p.Followed()
+	})
+}
+
+// goAll sends Calls together.
+func goAll(t *testing.T, c caller, calls ...[]byte) []<-chan []byte {
+	t.Helper()
+	replies, err := c.(interface {
+		GoAll(ms ...[]byte) ([]<-chan []byte, error)
+	}).GoAll(calls...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return replies
 }
 
 // TestRunOfOneClient: a run of 64 Calls of one client delays the single Calls of others, which come behind it while the
 // server is busy, by no more than the octets that the client may send in one turn: 16 short Calls.
 func TestRunOfOneClient(t *testing.T) {
 	t.Parallel()
+	for _, transport := range []string{"tcp", "rdma"} {
+		t.Run(transport, func(t *testing.T) { runOfOneClient(t, transport == "rdma") })
+	}
+}
+
+func runOfOneClient(t *testing.T, rdma bool) {
 	const credits, run, singles, turn = 4, 64, 4, 16
-	h := proxytest.NewHarness(t, budget)
+	// The clients of another loop would wait in a queue of their own.
+	h := proxytest.NewHarness(t, budget, func(o *tcpframe.EngineOptions) { o.Loops = 1 })
 	var mu sync.Mutex
 	var order []byte // of the Calls that the server got: the first octet of the file
 	gate := &proxytest.Gate{PassNull: true}
@@ -176,30 +216,48 @@ func TestRunOfOneClient(t *testing.T) {
 		}
 		return nil, false
 	}})
-	p := h.Proxy([]settings.ListenerOptions{{Name: "tcp", Address: "127.0.0.1:0", Upstream: "tcp"}}, []settings.UpstreamOptions{
+	provider, l := fabrictest.NewLoopback(), fabrictest.NewLoop()
+	t.Cleanup(l.Stop)
+	p := h.Proxy([]settings.ListenerOptions{
+		{Name: "nfs", Address: "127.0.0.1:0", RDMA: rdma, Provider: provider, Upstream: "tcp", Credits: run},
+	}, []settings.UpstreamOptions{
 		{Name: "tcp", Endpoints: []string{s.Addr()}, Connections: 1, Credits: credits, Share: 100, SlowStart: 1024},
 	})
-	came := func(n int) {
-		h.Eventually(fmt.Sprintf("%d Calls have come", n), func() bool {
-			return metric(h, `listener_received_calls_total{listener="tcp"`) == n
-		})
+	dial := func() caller {
+		if rdma {
+			return h.RDMAClient(provider, l, p.Addr("nfs"), 0)
+		}
+		return h.Client(p.Addr("nfs"))
 	}
-	send := func(file byte, first, n uint32) (replies []<-chan []byte) {
+	received := func() int { return metric(h, `listener_received_calls_total{listener="nfs"`) }
+	send := func(c caller, file byte, first, n uint32) (replies []<-chan []byte) {
 		var calls [][]byte
 		for i := range n {
 			calls = append(calls, proxytest.GetattrCallOf(first+i, []byte{file, 0, 0, 0}))
 		}
-		replies, err := h.Client(p.Addr("tcp")).GoAll(calls...)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return replies
+		return goAll(t, c, calls...)
+	}
+	busy := dial()
+	if rdma { // it gets credits by using them
+		h.Eventually("the client has credits for its run", func() bool {
+			for _, ch := range send(busy, 'w', 1, 2*run) {
+				<-ch
+			}
+			return p.Status(status.Query{}).Clients.List[0].Credits.Granted == run
+		})
+	}
+	mu.Lock()
+	order = nil
+	mu.Unlock()
+	before := received()
+	came := func(n int) {
+		h.Eventually(fmt.Sprintf("%d Calls have come", n), func() bool { return received()-before == n })
 	}
 	gate.Shut()
-	all := send('r', 1, run)
+	all := send(busy, 'r', 1, run)
 	came(run)
 	for i := range uint32(singles) {
-		all = append(all, send('s', 1000+i, 1)...)
+		all = append(all, send(dial(), 's', 1000+i, 1)...)
 		came(run + 1 + int(i))
 	}
 	gate.Open()

@@ -104,6 +104,10 @@ func (x *Exchange) Message() []byte { return x.message }
 // Header returns the header of Message, parsed. It is valid as long as Message is.
 func (x *Exchange) Header() *oncrpc.Call { return &x.call }
 
+// Follows reports whether one batch of completions has brought the Call and another one, which was handed over before it.
+// It is for CallHandler.Call.
+func (x *Exchange) Follows() bool { return x.conn.called }
+
 // An exchangeQueue is a list of Exchanges, first in first out.
 type exchangeQueue struct{ first, last *Exchange }
 

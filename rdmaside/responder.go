@@ -115,6 +115,7 @@ type ResponderConn struct {
 	asked     bool  // this side closed the connection, for reason
 	reason    error // valid when ended, or asked
 	opened    bool  // the handler was told
+	called    bool  // this callback of the loop has handed a Call over
 	joined    bool  // counted among the connections that share the ReceivePool
 	grants    credit.Grantor
 	load      creditLoad

@@ -20,7 +20,7 @@ type parkedTask ResponderConn
 // Run handles messages in the order they came, while there are Exchanges and credits.
 func (t *parkedTask) Run() {
 	c := (*ResponderConn)(t)
-	c.awaiting = false
+	c.awaiting, c.called = false, false
 	n := 0
 	for ; n < len(c.parked) && c.state == up; n++ {
 		p := c.parked[n]

@@ -2,8 +2,10 @@ package rdmaside
 
 import (
 	"encoding/binary"
+	"slices"
 	"testing"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
@@ -77,6 +79,42 @@ func TestParkedForMemory(t *testing.T) {
 	if n := replies.Outstanding() + int(s.responder.opts.Receives.used.Load()); n != 0 {
 		t.Errorf("%d are left", n)
 	}
+}
+
+// A Call follows those that the same batch of completions, or the same task, has handed over, and no others.
+func TestFollows(t *testing.T) {
+	var follows []bool
+	s, _, _ := parkedCase(t, callFunc(func(x *Exchange) {
+		follows = append(follows, x.Follows())
+		x.Reply([][]byte{getAttrReply(x.XID())}, nil)
+	}))
+	xid := uint32(0)
+	batch := func(n int) {
+		var cs []fabric.Completion
+		for range n {
+			xid++
+			c, ok := s.conn.receive(append(plain(xid, 8), getAttrCall(xid)...), 0)
+			if !ok {
+				t.Fatal(s.conn.reason)
+			}
+			cs = append(cs, c)
+		}
+		s.conn.h.Completed(cs)
+	}
+	batch(1)
+	batch(3)
+	batch(2)
+	if want := []bool{false, false, true, true, false, true}; !slices.Equal(follows, want) {
+		t.Errorf("Follows is %v, want %v", follows, want)
+	}
+	for _, task := range []loop.Task{(*parkedTask)(s.ResponderConn), (*memoryTask)(s.ResponderConn)} {
+		batch(1)
+		if task.Run(); s.called {
+			t.Errorf("what a %T hands over would follow the Call of a batch", task)
+		}
+	}
+	s.Close(nil)
+	s.conn.settle(s.loop)
 }
 
 // Messages wait on a connection whose Sends do not complete while its peer goes

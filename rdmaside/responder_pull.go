@@ -101,7 +101,7 @@ type memoryTask ResponderConn
 // Run leases memory for starved Calls.
 func (t *memoryTask) Run() {
 	c := (*ResponderConn)(t)
-	c.waiting = false
+	c.waiting, c.called = false, false
 	c.pump()
 }
 
@@ -187,6 +187,7 @@ func (c *ResponderConn) dispatch(x *Exchange) {
 	c.responder.metrics.called(x)
 	x.state = exchangeHanded
 	c.responder.calls.Call(x)
+	c.called = true
 }
 
 // badCall refuses a Call whose header cannot be walked because of err. It closes the connection of a peer whose

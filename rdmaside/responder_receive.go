@@ -10,6 +10,7 @@ import (
 )
 
 func (c *ResponderConn) completed(cs []fabric.Completion) {
+	c.called = false
 	for i := range cs {
 		p := &cs[i]
 		switch p.Op {

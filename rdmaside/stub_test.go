@@ -178,27 +178,34 @@ func (s *stubConn) Close(err error) {
 // deliver puts m into the next Receive, or breaks the connection if there is
 // none.
 func (s *stubConn) deliver(m []byte, inv fabric.Handle) {
+	if c, ok := s.receive(m, inv); ok {
+		s.one[0] = c
+		s.h.Completed(s.one[:])
+	}
+}
+
+// receive returns the completion that deliver tells of.
+func (s *stubConn) receive(m []byte, inv fabric.Handle) (c fabric.Completion, ok bool) {
 	if s.closing {
-		return
+		return c, false
 	}
 	if len(s.receives) == 0 || len(m) > len(s.bufs[s.receives[0].Bytes]) {
 		s.Close(fabric.ErrQueueFull)
-		return
+		return c, false
 	}
 	if inv != 0 {
 		if _, ok := s.handles[inv]; !ok {
 			s.Close(fabric.ErrLimit)
-			return
+			return c, false
 		}
 		delete(s.handles, inv)
 	}
-	c := s.receives[0]
+	c = s.receives[0]
 	s.receives = s.receives[:copy(s.receives, s.receives[1:])]
 	i := c.Bytes
 	c.Bytes, c.Invalidated = int32(copy(s.bufs[i], m)), inv
 	s.free = append(s.free, int(i))
-	s.one[0] = c
-	s.h.Completed(s.one[:])
+	return c, true
 }
 
 // step reports the Work Requests that have completed.

@@ -113,24 +113,44 @@ func PrepareCall(x *rdmaside.Call, m *regmem.Lease, r *ulb.Registry) error {
 // Go sends the Call m when there is a credit. The channel it returns receives the Reply,
 // and is closed when the connection ends first.
 func (c *RDMAClient) Go(m []byte) (<-chan []byte, error) {
-	x := &rdmaCall{c: c, got: make(chan []byte, 1), m: c.lease(m)}
-	x.Owner = x
-	if err := PrepareCall(&x.Call, x.m, c.h.Registry); err != nil {
-		x.m.Release()
+	replies, err := c.GoAll(m)
+	if err != nil {
 		return nil, err
+	}
+	return replies[0], nil
+}
+
+// GoAll does what Go does for each Call of ms, and sends them together as far as there are credits.
+func (c *RDMAClient) GoAll(ms ...[]byte) (replies []<-chan []byte, err error) {
+	var calls []*rdmaCall
+	drop := func() {
+		for _, x := range calls {
+			x.m.Release()
+		}
+	}
+	for _, m := range ms {
+		x := &rdmaCall{c: c, got: make(chan []byte, 1), m: c.lease(m)}
+		x.Owner = x
+		calls, replies = append(calls, x), append(replies, x.got)
+		if err := PrepareCall(&x.Call, x.m, c.h.Registry); err != nil {
+			drop()
+			return nil, err
+		}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.pending == nil {
-		x.m.Release()
+		drop()
 		return nil, c.err
 	}
-	c.pending[x.XID] = x
+	for _, x := range calls {
+		c.pending[x.XID] = x
+	}
 	c.loop.Post(loop.TaskFunc(func() {
-		c.waiting = append(c.waiting, x)
+		c.waiting = append(c.waiting, calls...)
 		c.pull()
 	}))
-	return x.got, nil
+	return replies, nil
 }
 
 // pull sends Calls as long as there are credits.
