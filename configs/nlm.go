@@ -1,6 +1,7 @@
 package configs
 
 import (
+	"fmt"
 	"net/netip"
 	"path/filepath"
 	"strings"
@@ -22,10 +23,16 @@ func (n *NLM) Enabled() bool { return n.Address != none }
 // InMemory reports whether the file says that nothing is to be written.
 func (n *NLM) InMemory() bool { return n.State == none }
 
+// What the lock manager answers.
+const (
+	programNLM = 100021
+	programNSM = 100024
+)
+
 // maxHostName is that of DNS. NLM and NSM have room for 1024 octets.
 const maxHostName = 255
 
-func (n *NLM) validate(r *report) {
+func (n *NLM) validate(c *Config, k Known, r *report) {
 	if !n.Enabled() {
 		r.needs("nlm", "nlm.address", "server", "server_port", "name", "state", "allow")
 		return
@@ -40,8 +47,21 @@ func (n *NLM) validate(r *report) {
 	if badHost(n.Name) != "" || len(n.Name) > maxHostName {
 		r.addf("nlm.name", "%q is not the name of a host; write one such as bridge.example", n.Name)
 	}
+	n.checkRoutes(c, k, r)
 	if !n.InMemory() && n.State != "" && !filepath.IsAbs(n.State) && !r.has("nlm.state") {
 		r.addf("nlm.state", "%q is not an absolute path; write that of a directory, such as /var/lib/rdmabridge, or none", n.State)
+	}
+}
+
+// checkRoutes rejects routes for what the lock manager does: clients would find one of the two, and it cannot free locks
+// that it does not know.
+func (n *NLM) checkRoutes(c *Config, k Known, r *report) {
+	for i := range c.Listeners {
+		for j, route := range c.Listeners[i].Routes {
+			if p, _ := k.ResolveProgram(route.Program); p == programNLM || p == programNSM {
+				r.addf(fmt.Sprintf("listeners[%d].routes[%d].program", i, j), "nlm.address answers this program; remove the route")
+			}
+		}
 	}
 }
 

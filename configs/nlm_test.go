@@ -2,6 +2,7 @@ package configs
 
 import (
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -41,6 +42,11 @@ func TestNLM(t *testing.T) {
 		if _, err := Load([]byte(minimal+tc.text+"\n"), testKnown()); err == nil || err.Error() != tc.want {
 			t.Errorf("%s: %v\nwant %s", tc.text, err, tc.want)
 		}
+	}
+	routed := strings.Replace(minimal, "upstream: storage", "upstream: storage\n    routes: [{program: mount, upstream: storage}, {program: nlm, upstream: storage}, {program: 100024, upstream: storage}]", 1)
+	if _, err := Load([]byte(routed+"nlm: {address: ':4045', server: s}\n"), testKnown()); err == nil ||
+		err.Error() != "line 6: listeners[0].routes[1].program: nlm.address answers this program; remove the route\nline 6: listeners[0].routes[2].program: nlm.address answers this program; remove the route" {
+		t.Errorf("with routes: %v", err)
 	}
 	const lost = `line 10: nlm.address: clients, and the storage's lock manager, ask the bridge's port 111 where its lock manager is, and rpcbind.address is none; write rpcbind: {address: "0.0.0.0:111"}`
 	for text, want := range map[string]bool{"": true, "rpcbind: {address: ':111'}\n": false} {

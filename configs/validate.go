@@ -49,7 +49,7 @@ func (c *Config) validate(k Known, r *report) {
 	c.validatePrograms(k, r)
 	c.checkMemory(r)
 	c.RPCBind.validate(c, r)
-	c.NLM.validate(r)
+	c.NLM.validate(c, k, r)
 	if c.Admin.Enabled() {
 		r.listenAddress("admin.address", c.Admin.Address, portAdmin)
 	}
