@@ -36,7 +36,7 @@ func (b *bridge) apply(c *configs.Config) error {
 	b.drainIn.Store(int64(c.Drain.Timeout))
 	b.watchEvery.Store(int64(c.Reload.Watch))
 	b.proxy.RefreshTLS(false) // checks the clients of listeners that trust others now
-	if err := b.updateNLM(old); err != nil {
+	if err := b.updateNLM(); err != nil {
 		b.log.Error().Str("event", "nlm_failed").Err(err).Msg("the lock manager is not running")
 	}
 	if err := b.updateRPCBind(old); err != nil {

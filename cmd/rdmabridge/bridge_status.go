@@ -25,6 +25,7 @@ func (b *bridge) document(q status.Query) status.Document {
 	d.Hardening = b.hardening.status
 	d.Sockets = status.Descriptors{Used: b.engine.Sockets().Open(), Limit: b.engine.Sockets().Limit()}
 	d.Events = b.sink.Events()
+	d.Locks = b.locksStatus()
 	return d
 }
 

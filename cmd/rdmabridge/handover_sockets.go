@@ -20,9 +20,9 @@ func (b *bridge) handedOver() *handover.State {
 	defer b.locks.mu.Unlock()
 	if b.locks.server != nil {
 		tcp, udp, err := b.locks.server.Files()
-		s.Add(handover.KindNLM, b.locks.address, tcp, err)
+		s.Add(handover.KindNLM, b.locks.config.Address, tcp, err)
 		if err == nil {
-			s.Add(handover.KindNLMUDP, b.locks.address, udp, nil)
+			s.Add(handover.KindNLMUDP, b.locks.config.Address, udp, nil)
 		}
 	}
 	b.rpcbindMu.Lock()

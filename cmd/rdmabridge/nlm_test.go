@@ -37,7 +37,7 @@ func answersNLM(network, at string) bool {
 // TestNLMServe: the lock manager is off by default, is announced by rpcbind, follows the file, and ends with the bridge.
 func TestNLMServe(t *testing.T) {
 	x := startReload(t, minimalConfig)
-	if x.b.nlmAddr().IsValid() {
+	if x.b.nlmAddr().IsValid() || x.b.locksStatus() != nil {
 		t.Error("the lock manager is running although the configuration does not enable it")
 	}
 	state := t.TempDir() + "/new"
@@ -53,6 +53,10 @@ func TestNLMServe(t *testing.T) {
 		if port, err := rpcbind.Ask(context.Background(), x.b.rpcbind.Addr().String(), p[0], p[1]); err != nil || port != first.Port() {
 			t.Errorf("rpcbind says %d for program %d version %d, %v; want %d", port, p[0], p[1], err, first.Port())
 		}
+	}
+
+	if l := x.b.locksStatus(); l == nil || l.Server != "127.0.0.2" || l.Held != 0 {
+		t.Errorf("the status has %+v", l)
 	}
 
 	// Other addresses may lock from now on, and the sockets stay.
@@ -73,22 +77,4 @@ func TestNLMServe(t *testing.T) {
 		c.Close()
 		t.Error("the lock manager listens after the end")
 	}
-}
-
-// TestLockState: two processes cannot use one directory. A process that takes over waits until the other one has ended.
-func TestLockState(t *testing.T) {
-	dir := t.TempDir()
-	first, err := lockState(dir, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := lockState(dir, 0); err == nil || !strings.Contains(err.Error(), "another process uses "+dir) {
-		t.Errorf("the second: %v", err)
-	}
-	time.AfterFunc(20*time.Millisecond, func() { first.Close() })
-	second, err := lockState(dir, testkit.Patience)
-	if err != nil {
-		t.Fatal(err)
-	}
-	second.Close()
 }

@@ -131,7 +131,6 @@ func (s service) start(b *bridge, in *handover.Inheritance) (h *handover.Server,
 		if err := in.Finish(s.log); err != nil {
 			return nil, err
 		}
-		b.beginNLM()
 	}
 	predecessor := 0
 	if in != nil {

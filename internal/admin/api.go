@@ -38,6 +38,7 @@ var resources = []resource{
 	{"listeners", func(d *status.Document) any { return d.Listeners }, nil},
 	{"upstreams", func(d *status.Document) any { return d.Upstreams }, []string{paramConnections}},
 	{"tenants", func(d *status.Document) any { return d.Tenants }, nil},
+	{"locks", func(d *status.Document) any { return d.Locks }, nil},
 	{"clients", func(d *status.Document) any { return d.Clients }, []string{paramSort, paramFilter, paramLimit}},
 	{"operations", func(d *status.Document) any { return d.Operations }, nil},
 	{"memory", func(d *status.Document) any { return d.Memory }, nil},

@@ -95,6 +95,7 @@ func (f *fixture) Document(q status.Query) status.Document {
 		Waiting: map[string]int{"total": 9}, Waits: map[string]uint64{"total": uint64(20 * s)}, Refused: map[string]uint64{"connections": 17},
 		Total: status.TenantLimits{Connections: 500, Calls: 64, Memory: 128 << 20}, Address: status.TenantLimits{Connections: 32},
 	}}
+	d.Locks = &status.Locks{Server: "192.0.2.10", Held: 61, Waiting: 3, Clients: 14, Most: []status.ClientLocks{{Address: "10.20.1.18", Held: 40}, {Address: "10.20.1.7", Held: 8, Waiting: 2}}}
 	d.Upstreams = []status.Upstream{f.storage(q, s, now, at), f.archive(now, at)}
 	f.operations(&d, s, rate)
 	f.addClients(&d, q, s, at)

@@ -49,6 +49,7 @@ func (p Pair) Stats() []Line {
 	section("Listeners", p.listeners())
 	section("Rules", p.rules())
 	section("Tenants", p.tenants())
+	section("Locks of NFSv3", p.locks())
 	section("Upstreams", p.upstreamsInWords())
 	section(fmt.Sprintf("Operations, those first that use most time (WHERE: %s)", LegendOfBar), p.busiest())
 	section("Memory of messages", []Line{memoryLine(&d.Memory)})
@@ -244,6 +245,20 @@ func (p Pair) tenants() []Line {
 		return nil
 	}
 	return bounded(t.Lines(0, "")[1:])
+}
+
+// locks says what clients of the lock manager have.
+func (p Pair) locks() []Line {
+	l := p.Now.Locks
+	if l == nil {
+		return nil
+	}
+	lines := []Line{plain(fmt.Sprintf("  %d held and %d waited for, of %s, at %s", l.Held, l.Waiting, Plural(l.Clients, "client"), l.Server))}
+	for i := range l.Most {
+		c := &l.Most[i]
+		lines = append(lines, plain(fmt.Sprintf("  %s: %d held, %d waited for", c.Address, c.Held, c.Waiting)))
+	}
+	return bounded(lines)
 }
 
 func (p Pair) upstreamsInWords() []Line {

@@ -25,6 +25,7 @@ type Document struct {
 	Listeners  []Listener  `json:"listeners"`
 	Upstreams  []Upstream  `json:"upstreams"`
 	Tenants    []Tenant    `json:"tenants"`
+	Locks      *Locks      `json:"locks,omitempty"` // nil if the bridge has no lock manager
 	Clients    Clients     `json:"clients"`
 	Operations []Operation `json:"operations"`
 	Memory     Memory      `json:"memory"`

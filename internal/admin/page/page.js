@@ -290,7 +290,7 @@
         perSecond(rate(w, l, (x) => sum(x.calls))), number.format(l.in_flight), bytesPerSecond(rate(w, l, (x) => x.bytes_in)), bytesPerSecond(rate(w, l, (x) => x.bytes_out)),
         sum(l.paused) ? h("span", { class: "t-warn" }, pauses(l.paused)) : h("span", { class: "dim" }, "none"), reasons(l.refused) || h("span", { class: "dim" }, "none"),
       ] };
-    })) : h("p", { class: "card empty" }, "There is no listener."), list(d.listeners).some((l) => list(l.rules).length) ? rules() : null, list(d.tenants).length ? tenants() : null);
+    })) : h("p", { class: "card empty" }, "There is no listener."), list(d.listeners).some((l) => list(l.rules).length) ? rules() : null, list(d.tenants).length ? tenants() : null, d.locks ? locks() : null);
   }
 
   // rules shows what each rule has matched, below the listeners.
@@ -318,6 +318,15 @@
       [whole(t.in_flight), of(t.total_limits.calls, whole)], [bytes(t.memory), of(t.total_limits.memory, bytes)],
       sum(t.waiting) ? h("span", { class: "t-warn" }, reasons(t.waiting)) : h("span", { class: "dim" }, "none"), reasons(t.refused) || h("span", { class: "dim" }, "none"),
     ] })));
+  }
+
+  // locks shows what clients of the lock manager have, below the listeners.
+  function locks() {
+    const l = view.doc.locks, whole = (n) => number.format(n);
+    return table("Locks of NFSv3", [["Client", T], ["Held", N], ["Waited for", N]], [
+      { key: "locks", cells: [[whole(l.clients) + (l.clients === 1 ? " client" : " clients"), h("span", { class: "sub" }, "at " + l.server)], whole(l.held), whole(l.waiting)] },
+      ...list(l.most).map((c) => ({ key: "locks " + c.address, cells: [c.address, whole(c.held), whole(c.waiting)] })),
+    ]);
   }
 
   const upstreamStyle = { up: "good", degraded: "warn", down: "bad", asleep: "note" };

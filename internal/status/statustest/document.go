@@ -52,6 +52,7 @@ func document(now time.Time, grown float64) *status.Document {
 			},
 			{Name: "rdma", Transport: "rdma", Address: "[::]:20049", Clients: 1, Limit: 4096, InFlight: 3, Traffic: traffic(2e8, 3e9), Calls: map[string]uint64{"forwarded": n(4e5)}, Accepted: n(3)},
 		},
+		Locks: &status.Locks{Server: "10.1.0.5", Held: 61, Waiting: 3, Clients: 14, Most: []status.ClientLocks{{Address: "10.0.0.7", Held: 40}, {Address: "10.0.0.9", Held: 8, Waiting: 2}}},
 		Upstreams: []status.Upstream{
 			{
 				Name: "storage", Transport: "rdma", Mode: "sessions", State: status.Up,
