@@ -11,7 +11,7 @@ import (
 // testLocks3: clients of NFSv3 lock through the lock manager of a bridge in the guest, as guest/locks3.sh says. With
 // RDMABRIDGE_LAB_FULL=1 the server restarts, too, and each time its grace period takes a minute.
 func testLocks3(t *testing.T, g *guest) {
-	steps := "contend killed crash"
+	steps := "contend killed handover crash"
 	if labFull() {
 		steps += " restart both"
 	}

@@ -9,6 +9,7 @@
 #
 #   contend   two clients, a client and one beside the bridge, a client and a process of the server want one lock
 #   killed    a client waits while the bridge is killed, and started again
+#   handover  a client waits while another process takes over from the bridge
 #   crash     a client is away without a word, and starts again: its locks are free, and those of others stay
 #   restart   the server restarts while three clients have 50 locks, and a fourth waits for one: all are reclaimed
 #   both      the same, and the bridge is killed meanwhile
@@ -17,7 +18,7 @@
 # fails then, too, does not show a bug of the bridge.
 . /lab/lib.sh
 vers=3 N=17 bridge=10.0.2.29
-STEPS=${STEPS:-contend killed crash restart both}
+STEPS=${STEPS:-contend killed handover crash restart both}
 all='c1 c2 c3 c4 c8'
 trap at_exit EXIT
 at_exit() {
@@ -72,6 +73,11 @@ bridge() {
     until_is "the bridge" ok 60 bridge_ready
 }
 bridge_ready() { /lab/client.sh c9 wget -q -O - http://127.0.0.1:9090/readyz 2> /dev/null | head -n 1 | cut -c1-2; }
+# known prints how many locks the bridge knows, how many are waited for, and by how many clients.
+known() {
+    /lab/client.sh c9 wget -q -O - http://127.0.0.1:9090/api/v1/locks |
+        sed -n 's/.*"held": *\([0-9]*\), *"waiting": *\([0-9]*\), *"clients": *\([0-9]*\).*/\1 \2 \3/p'
+}
 kill_bridge() { kill -9 "$(cat /run/c9/pid)"; }
 
 now() { read -r up _ < /proc/uptime && echo "${up%.*}${up#*.}0"; } # in ms
@@ -119,6 +125,7 @@ nlm: {address: "0.0.0.0:4045", server: 10.7.9.1, name: bridge.lab, state: /run/c
 memory: {budget: 64MiB}
 admin: {address: "127.0.0.1:9090"}
 control: {path: none}
+handover: {path: /run/c9/handover.sock}
 hardening: off
 log: {format: json}
 YAML
@@ -139,11 +146,26 @@ step_killed() {
     kill_bridge
     bridge
     equal "locks, after the bridge was killed" "$(locked lock3-d $N)" $N
+    until_is "what the bridge knows" "$N 1 2" 60 known
     free c1
     granted "after the bridge was killed" c2 "$(said c1 free)"
     free c2
     equal "locks that are left" "$(locked lock3-d $N)" 0
 }
+
+step_handover() {
+    take c1 lock3-g $N
+    await c2 lock3-g 1
+    old=$(cat /run/c9/pid)
+    kill -USR2 "$old"
+    until_is "the old process" 1 60 ended "$old"
+    sed -n 's/.*"event":"starting".*"pid":\([0-9]*\),.*/\1/p' /host/c9.log | tail -n 1 > /run/c9/pid
+    until_is "what the new process knows" "$N 1 2" 60 known
+    free c1
+    granted "after a hand-over" c2 "$(said c1 free)"
+    free c2
+}
+ended() { kill -0 "$1" 2> /dev/null; echo $?; }
 
 # The machine of c3 loses its network and then its process, so that nothing is unlocked. Another one with its address and
 # what its statd has on disk is what it would be after a restart.
