@@ -19,7 +19,7 @@ type document struct {
 func parseDocument(name string, data []byte, r *report) (d document, ok bool) {
 	d.name = name
 	if len(data) > maxFile {
-		r.add(problem{File: name, Text: "the file is longer than " + Size(maxFile).String()})
+		r.add(problem{File: name, Text: "the file is longer than " + Size(maxFile).String() + "; name the configuration file"})
 		return d, false
 	}
 	loader, err := yaml.NewLoader(bytes.NewReader(data))

@@ -86,7 +86,7 @@ func TestLoadFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err = LoadFile(f, testKnown())
-	if want := f + ": the file is longer than 1MiB"; err == nil || err.Error() != want {
+	if want := f + ": the file is longer than 1MiB; name the configuration file"; err == nil || err.Error() != want {
 		t.Errorf("err = %v, want %s", err, want)
 	}
 }

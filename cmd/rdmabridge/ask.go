@@ -51,6 +51,9 @@ func (f *bridgeFlag) client(ctx context.Context) (*control.Client, error) {
 	if path == "" {
 		// The bridge may run as another user than this command. A demo has no file.
 		found, err := control.Find(ctx, len(f.files) == 0)
+		if err != nil && len(f.files) > 0 {
+			err = fmt.Errorf("%w; %s has no control.path", err, strings.Join(f.files, ", "))
+		}
 		if err != nil {
 			return nil, cli.Usage(err)
 		}

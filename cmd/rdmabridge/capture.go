@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -16,6 +17,8 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/cli"
+	"github.com/rdmabridge/rdmabridge/internal/control"
+	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/tap"
 )
 
@@ -140,8 +143,19 @@ func (f *captureFlags) query() (url.Values, error) {
 	if f.after != "" {
 		q.Set("after", f.after)
 	}
-	_, err := tap.ParseOptions(q)
-	return q, err
+	if f.buffer != 0 && (f.buffer < tap.LeastBuffer || f.buffer > tap.MostBuffer) {
+		return nil, cli.NotWithin("buffer", f.buffer.String(), configs.Size(tap.LeastBuffer), configs.Size(tap.MostBuffer))
+	}
+	for _, name := range []string{"before", "after"} {
+		if q.Has(name) && !q.Has("trigger") {
+			return nil, fmt.Errorf("--%s needs --trigger EVENT, such as slower=1s, status=stale or disconnect", name)
+		}
+	}
+	// The names of parameters are those of the flags.
+	if _, err := tap.ParseOptions(q); err != nil {
+		return nil, errors.New("--" + strings.ReplaceAll(err.Error(), "\n", "\n--"))
+	}
+	return q, nil
 }
 
 // files returns where the capture is written.
@@ -154,10 +168,36 @@ func (f *captureFlags) files() (*tap.Files, error) {
 	count, err := strconv.Atoi(n)
 	octets, err2 := configs.ParseSize(size)
 	if !ok || err != nil || err2 != nil || count < 1 || octets < 1<<10 || f.write == "-" {
-		return nil, fmt.Errorf("--ring %q with -w %s: want a number of files, x, and the size of one of 1KiB or more, such as 10x64MiB, and a file", f.ring, f.write)
+		return nil, fmt.Errorf("--ring %q is not possible with -w %q; write a number of files, x, and the size of one of 1KiB or more, such as --ring 10x64MiB, and -w FILE", f.ring, f.write)
 	}
 	files.Ring, files.Size = count, int64(octets)
 	return files, nil
+}
+
+// checkNames returns an error if the bridge has no listener or upstream of a name that a flag has: the capture would be empty.
+func (f *captureFlags) checkNames(ctx context.Context, c *control.Client) error {
+	if len(*f.lists["listener"]) == 0 && len(*f.lists["upstream"]) == 0 {
+		return nil
+	}
+	d, err := document(ctx, c, status.Query{Clients: 1})
+	if err != nil {
+		return err
+	}
+	there := make(map[string][]string)
+	for i := range d.Listeners {
+		there["listener"] = append(there["listener"], d.Listeners[i].Name)
+	}
+	for i := range d.Upstreams {
+		there["upstream"] = append(there["upstream"], d.Upstreams[i].Name)
+	}
+	for flag, names := range there {
+		for _, name := range *f.lists[flag] {
+			if !slices.Contains(names, name) {
+				return cli.Failed(fmt.Errorf("--%s: the bridge has no %s %q; write %s", flag, flag, name, strings.Join(names, " or ")))
+			}
+		}
+	}
+	return nil
 }
 
 // run captures until ctx is done, or the capture ends by itself.
@@ -178,6 +218,9 @@ func (f *captureFlags) run(ctx context.Context, cmd *cobra.Command) error {
 		return err
 	}
 	defer c.Close()
+	if err := f.checkNames(ctx, c); err != nil {
+		return err
+	}
 	s, err := c.Stream(ctx, tap.Path+"?"+q.Encode())
 	if err != nil {
 		return asked(err)
@@ -203,6 +246,13 @@ func (f *captureFlags) run(ctx context.Context, cmd *cobra.Command) error {
 	case err != nil:
 		return cli.Failed(fmt.Errorf("the capture is not whole: %w", err))
 	}
-	say("%s", s.Trailer.Get(tap.SummaryTrailer))
+	summary := s.Trailer.Get(tap.SummaryTrailer)
+	say("%s", summary)
+	// A bridge may know more of these names than this program does.
+	for name, those := range map[string]string{"operation": "rdmabridge top --view operations has the names", "status": "write ok, error, or a name such as stale or NFS3ERR_STALE"} {
+		if all := *f.lists[name]; len(all) > 0 && strings.HasPrefix(summary, "0 calls") {
+			say("no Call had --%s %s; %s", name, strings.Join(all, ","), those)
+		}
+	}
 	return nil
 }

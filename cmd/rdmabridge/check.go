@@ -25,6 +25,11 @@ and - is standard input.
 
 Exit codes: 0 the file is valid; 1 it has problems; 2 it cannot be read.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			for _, name := range []string{"proxy", "identity"} {
+				if x.client == "" && cmd.Flags().Changed(name) {
+					return fmt.Errorf("--%s needs --explain CLIENT, the client that it is about", name)
+				}
+			}
 			c, err := loadConfig(files, knownWith(cmd.Flags()))
 			if err != nil {
 				return err

@@ -29,7 +29,7 @@ func (x *explainedClient) parse(flag string) (*rules.Client, error) {
 	}
 	if x.proxy != "" {
 		if c.Proxy, err = netip.ParseAddr(x.proxy); err != nil {
-			return nil, fmt.Errorf("--proxy: %q is not an address", x.proxy)
+			return nil, fmt.Errorf("--proxy: %q is not an address; write one such as 10.0.0.2", x.proxy)
 		}
 	}
 	if len(x.identity) > 0 {

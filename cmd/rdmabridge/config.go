@@ -25,10 +25,20 @@ var known = func() configs.Known {
 // standardInput stands for standard input where a file is named.
 const standardInput = "-"
 
-// knownWith is known with flags that override settings.
+// overriding are the flags that override settings.
+var overriding = []string{"log-level", "log-format", "admin-address"}
+
+// knownWith is known with those of flags that override settings; nil has none. Others may have the name of a setting, too,
+// such as --identity.
 func knownWith(flags *pflag.FlagSet) configs.Known {
 	k := known
-	k.Flags = flags
+	if flags == nil {
+		return k
+	}
+	k.Flags = pflag.NewFlagSet("", pflag.ContinueOnError)
+	for _, name := range overriding {
+		k.Flags.AddFlag(flags.Lookup(name))
+	}
 	return k
 }
 

@@ -26,7 +26,7 @@ those that it changed. - is standard input.
 
 Exit codes: 0 all files have their canonical form, or it is printed; 1 a file is no YAML,
 or cannot be written; 2 a file cannot be read.`,
-		Args: cobra.MinimumNArgs(1),
+		Args: cli.AtLeastOne("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			for _, path := range args {
 				if err := formatFile(cmd.OutOrStdout(), path, overwrite); err != nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/action"
 	"github.com/rdmabridge/rdmabridge/internal/cli"
+	"github.com/rdmabridge/rdmabridge/internal/cli/clitest"
 	"github.com/rdmabridge/rdmabridge/internal/control"
 	"github.com/rdmabridge/rdmabridge/internal/logsink"
 	"github.com/rdmabridge/rdmabridge/internal/status"
@@ -170,13 +171,15 @@ func TestCommands(t *testing.T) {
 		{[]string{"return", "two", "127.0.0.1:9"}, cli.ExitFailed, "its endpoints: 127.0.0.1:1"},
 		{[]string{"disconnect", "somebody"}, cli.ExitFailed, `"somebody" is no address`},
 		{[]string{"disconnect", "10.0.0.0/8"}, cli.ExitFailed, "no client is connected from 10.0.0.0/8"},
+		{[]string{"capture", "-w", "-", "--listener", "nobody", "--duration", "10ms"}, cli.ExitFailed, `--listener: the bridge has no listener "nobody"; write nfs`},
+		{[]string{"capture", "-w", "-", "--upstream", "stoarge", "--duration", "10ms"}, cli.ExitFailed, `--upstream: the bridge has no upstream "stoarge"; write storage or two`},
 		{[]string{"capture", "-w", "/srv/none/x.pcapng", "--duration", "10ms"}, cli.ExitFailed, "there is no directory /srv/none; make it, or name another file"},
 	} {
 		code, out, errOut := run(append(tt.args, socket)...)
 		got := out
 		if tt.code != cli.ExitDone {
 			got = errOut
-			helps(t, tt.args, errOut)
+			clitest.Helps(t, tt.args, errOut)
 		}
 		if code != tt.code || !strings.Contains(got, tt.want) {
 			t.Errorf("%v: code %d, want %d and %q\n%s%s", tt.args, code, tt.code, tt.want, out, errOut)

@@ -98,7 +98,7 @@ read; 2 the command line is wrong.`,
 func (f *explainFlags) options(cmd *cobra.Command) (explain.Options, error) {
 	o := explain.Options{Max: f.max, JSON: f.json, Summary: f.summary}
 	if f.max < 0 {
-		return o, fmt.Errorf("--max %d: want 0 or more", f.max)
+		return o, fmt.Errorf("--max %d is not possible; write 0 or more", f.max)
 	}
 	if f.listener == "" && (f.client.client != "" || f.client.proxy != "" || len(f.client.identity) > 0) {
 		return o, errors.New("--client, --proxy and --identity say whom the rules of --listener see; give --listener, too")
@@ -119,7 +119,7 @@ func (f *explainFlags) options(cmd *cobra.Command) (explain.Options, error) {
 		size cli.SizeFlag
 	}{{"inline-call", f.callInline}, {"inline-reply", f.replyInline}} {
 		if v.size < rpcrdma.DefaultInline || v.size > rpcrdma.MaxInline {
-			return o, fmt.Errorf("--%s %s: want %d to %d octets", v.name, v.size.String(), rpcrdma.DefaultInline, rpcrdma.MaxInline)
+			return o, cli.NotWithin(v.name, v.size.String(), configs.Size(rpcrdma.DefaultInline), configs.Size(rpcrdma.MaxInline))
 		}
 	}
 	o.CallInline, o.ReplyInline = int(f.callInline), int(f.replyInline)
@@ -160,7 +160,11 @@ func (f *explainFlags) loadConfig(cmd *cobra.Command, o *explain.Options) error 
 func (f *explainFlags) rules(c *configs.Config) (*explain.Rules, error) {
 	i := slices.IndexFunc(c.Listeners, func(l configs.Listener) bool { return l.Name == f.listener })
 	if i < 0 {
-		return nil, cli.Failed(fmt.Errorf("%s: no listener has the name %s", strings.Join(f.config, ", "), f.listener))
+		var names []string
+		for i := range c.Listeners {
+			names = append(names, c.Listeners[i].Name)
+		}
+		return nil, cli.Failed(fmt.Errorf("--listener: %q is not in %s; write %s", f.listener, strings.Join(f.config, ", "), strings.Join(names, " or ")))
 	}
 	l := &c.Listeners[i]
 	all, err := translate.Rules(l)
@@ -193,11 +197,11 @@ func (f *explainFlags) rules(c *configs.Config) (*explain.Rules, error) {
 func (f *explainFlags) input(cmd *cobra.Command, args []string) (*explain.Input, error) {
 	if cmd.Flags().Changed("hex") {
 		if len(args) > 0 {
-			return nil, errors.New("--hex and FILE exclude each other: want one of them")
+			return nil, errors.New("--hex and FILE exclude each other; write one of them")
 		}
 		in, err := explain.ParseHex(f.hex)
 		if err != nil {
-			return nil, fmt.Errorf("--hex: %w", err)
+			return nil, fmt.Errorf("--hex: %w; write two digits from 0 to f for each octet", err)
 		}
 		return in, nil
 	}

@@ -150,11 +150,11 @@ func TestExplainExitCodes(t *testing.T) {
 		{"bad hex", []string{"--hex", "zz"}, cli.ExitUsage, "is not a hex digit"},
 		{"odd hex", []string{"--hex", "123"}, cli.ExitUsage, "want an even number"},
 		{"no hex", []string{"--hex", ""}, cli.ExitUsage, "no hex digits"},
-		{"hex and file", []string{"--hex", "12", "x"}, cli.ExitUsage, "want one of them"},
+		{"hex and file", []string{"--hex", "12", "x"}, cli.ExitUsage, "write one of them"},
 		{"two files", []string{"x", "y"}, cli.ExitUsage, `"y" is too much: rdmabridge explain [--hex HEX | FILE]`},
-		{"max", []string{"--hex", "12", "--max", "-1"}, cli.ExitUsage, "want 0 or more"},
-		{"inline too small", []string{"--hex", "12", "--inline-call", "512"}, cli.ExitUsage, "want 1024 to 262144 octets"},
-		{"inline too large", []string{"--hex", "12", "--inline-reply", "1MiB"}, cli.ExitUsage, "want 1024 to 262144 octets"},
+		{"max", []string{"--hex", "12", "--max", "-1"}, cli.ExitUsage, "write 0 or more"},
+		{"inline too small", []string{"--hex", "12", "--inline-call", "512"}, cli.ExitUsage, "is out of range; write 1KiB to 256KiB"},
+		{"inline too large", []string{"--hex", "12", "--inline-reply", "1MiB"}, cli.ExitUsage, "is out of range; write 1KiB to 256KiB"},
 		{"no config", []string{"--hex", "12", "--config", filepath.Join(dir, "none")}, cli.ExitFailed, "no such file"},
 		{"config without RDMA", []string{"--hex", "12", "--config", noRDMA}, cli.ExitFailed, "no upstream has transport rdma"},
 	} {
@@ -242,7 +242,7 @@ admin: {address: 127.0.0.1:0}
 		{[]string{"--hex", call, "--listener", "nfs"}, cli.ExitUsage, "--config"},
 		{[]string{"--hex", call, "--client", "10.0.0.1"}, cli.ExitUsage, "--listener"},
 		{[]string{"--hex", call, "-c", config, "--listener", "nfs", "--client", "host"}, cli.ExitUsage, "--client"},
-		{[]string{"--hex", call, "-c", config, "--listener", "other"}, cli.ExitFailed, "no listener has the name other"},
+		{[]string{"--hex", call, "-c", config, "--listener", "other"}, cli.ExitFailed, `--listener: "other" is not in ` + config + "; write nfs or free"},
 		{[]string{"--hex", call, "-c", config, "--listener", "free"}, cli.ExitFailed, "has no rules"},
 	} {
 		if _, errOut, code := explainArgs(t, nil, tt.args...); code != tt.code || !strings.Contains(errOut, tt.want) {

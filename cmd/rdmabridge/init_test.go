@@ -10,6 +10,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/cli"
+	"github.com/rdmabridge/rdmabridge/internal/cli/clitest"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 )
@@ -99,7 +100,7 @@ func TestInitCommand(t *testing.T) {
 		if code != cli.ExitUsage || !strings.Contains(errOut, tc.want) {
 			t.Errorf("%v: %d %s, want %s", tc.args, code, errOut, tc.want)
 		}
-		helps(t, tc.args, errOut)
+		clitest.Helps(t, tc.args, errOut)
 		if _, err := os.Stat(file); err == nil {
 			t.Error("a file is written")
 		}

@@ -5,13 +5,12 @@ import (
 	"encoding/json"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/rdmabridge/rdmabridge/internal/cli"
+	"github.com/rdmabridge/rdmabridge/internal/cli/clitest"
 	"github.com/rdmabridge/rdmabridge/internal/nfsmount"
 )
 
@@ -28,38 +27,6 @@ func writeFile(t *testing.T, text string) string {
 		t.Fatal(err)
 	}
 	return f
-}
-
-// instead is how a message begins what to write or to do: behind a semicolon, a colon or the like. Or it lists what there is.
-var instead = regexp.MustCompile(`(; |: |, |\. |\n\n)(write |names? the |name a |make |use |run: |remove |leave |Did you mean |did you mean |` +
-	`known here: |it belongs in |there are |its endpoints: |which has |but for |rdmabridge |mount\.rdmabridge )|^--\S+ needs `)
-
-// missing is how a message says that something is missing. What it is for, or how the command is called, follows.
-var missing = regexp.MustCompile(`^(u?mount\.rdmabridge: )?[-A-Za-z ]+ (is|are) missing(: .+|$)`)
-
-// helps checks that a mistake on the command line args is answered with what is wrong or missing, in the words of args or
-// by the name of the flag, and with what to write or do instead. That --help would say it is enough only for a flag that
-// does not exist.
-func helps(t *testing.T, args []string, errOut string) {
-	t.Helper()
-	message, _, _ := strings.Cut(errOut, "\nRun \"rdmabridge ")
-	if missing.MatchString(message) {
-		return
-	}
-	repeats := func(arg string) bool {
-		if arg == "-" {
-			return strings.Contains(message, "standard input")
-		}
-		name, value, _ := strings.Cut(arg, "=")
-		return strings.Contains(message, strconv.Quote(arg)) || value != "" && strings.Contains(message, strconv.Quote(value)) ||
-			strings.ContainsAny(arg, "-./:0123456789") && (strings.Contains(message, name) || strings.Contains(message, filepath.Dir(arg)+";"))
-	}
-	if !strings.HasPrefix(message, "--") && !slices.ContainsFunc(args, repeats) {
-		t.Errorf("%q: the message does not say what is wrong: %s", args, message)
-	}
-	if !instead.MatchString(message) && !strings.Contains(message, "unknown flag: ") {
-		t.Errorf("%q: the message does not say what to write or do: %s", args, message)
-	}
 }
 
 func TestExitCodes(t *testing.T) {
@@ -149,8 +116,31 @@ func TestExitCodes(t *testing.T) {
 		{"config fmt of a directory", []string{"config", "fmt", filepath.Dir(good)}, cli.ExitUsage, "", ": is a directory; name a configuration file\n"},
 		{"a directory as the socket", []string{"stats", "--socket", filepath.Dir(good)}, cli.ExitUsage, "", filepath.Dir(good) + " is no socket: name the one that"},
 		{"init as what there is not", []string{"init", "--storage", "h", "--as", "proxy"}, cli.ExitUsage, "", `--as: "proxy" is not possible here; write sidecar, gateway or reverse`},
-		{"spares that are all", []string{"size", "--clients", "9", "--calls", "1", "--bridges", "1", "--spare", "1"}, cli.ExitUsage, "", "--spare: of 1 bridges some must stay"},
+		{"spares that are all", []string{"size", "--clients", "9", "--calls", "1", "--bridges", "1", "--spare", "1"}, cli.ExitUsage, "", "--spare 1 is out of range; write a number below --bridges, which is 1"},
 		{"explain nothing", []string{"explain", writeFile(t, "")}, cli.ExitFailed, "", "nothing is in it; name a capture"},
+		{"no file to format", []string{"config", "fmt"}, cli.ExitUsage, "", "FILE is missing: rdmabridge config fmt [-w] FILE...\n"},
+		{"a word behind a shell", []string{"completion", "bash", "now"}, cli.ExitUsage, "", "\"now\" is too much: rdmabridge completion bash\n"},
+		{"pages into a file", []string{"man", good}, cli.ExitFailed, "", good + ": not a directory; name a directory that is there or can be made\n"},
+		{"check with a proxy and no client", []string{"check", good, "--proxy", "10.0.0.2"}, cli.ExitUsage, "", "--proxy needs --explain CLIENT, the client that it is about\n"},
+		{"check with an identity and no client", []string{"check", good, "--identity", "a"}, cli.ExitUsage, "", "--identity needs --explain CLIENT"},
+		{"check with an identity", []string{"check", good, "--explain", "10.0.0.7", "--identity", "a.example"}, cli.ExitDone, "client 10.0.0.7", ""},
+		{"check with what is no proxy", []string{"check", good, "--explain", "10.0.0.7", "--proxy", "front"}, cli.ExitUsage, "good: 1 listeners", `--proxy: "front" is not an address; write one such as 10.0.0.2`},
+		{"check a program", []string{"check", os.Args[0]}, cli.ExitFailed, "", "the file is longer than 1MiB; name the configuration file\n"},
+		{"a size of what is none", []string{"size", "--clients", "1", "--bytes", "5XB"}, cli.ExitUsage, "", `--bytes: "5XB" is not a size; write one such as 4096, 64KiB, 1MiB or 1GiB` + "\nRun"},
+		{"no clients", []string{"size", "--clients", "0", "--calls", "1"}, cli.ExitUsage, "", "--clients 0 is out of range; write 1 to 100000000\n"},
+		{"no bridges", []string{"size", "--clients", "1", "--calls", "1", "--bridges", "0"}, cli.ExitUsage, "", "--bridges 0 is out of range; write 1 to 100000\n"},
+		{"fewer Calls than none", []string{"size", "--clients", "1", "--calls=-5"}, cli.ExitUsage, "", "--calls -5 and --bytes 0: write how much the clients do in a second"},
+		{"no credits", []string{"size", "--clients", "1", "--calls", "1", "--credits", "0"}, cli.ExitUsage, "", "--credits 0 is out of range; write 1 to 4096\n"},
+		{"fewer threads than none", []string{"size", "--clients", "1", "--calls", "1", "--threads=-1"}, cli.ExitUsage, "", "--threads -1: write 0, or a number above it\n"},
+		{"a READ that is too long", []string{"size", "--clients", "1", "--calls", "1", "--largest", "1GiB"}, cli.ExitUsage, "", "--largest 1073741824 octets is out of range; write 4KiB to 8MiB\n"},
+		{"no hex", []string{"explain", "--hex", "zz"}, cli.ExitUsage, "", "--hex: 'z' is not a hex digit; write two digits from 0 to f for each octet\n"},
+		{"explain with what is no listener", []string{"explain", "--hex", "00", "--listener", "nobody", "-c", good}, cli.ExitFailed, "", `--listener: "nobody" is not in ` + good + "; write nfs\n"},
+		{"a buffer that is too small", []string{"capture", "-w", "-", "--buffer", "1"}, cli.ExitUsage, "", "--buffer 1 is out of range; write 1MiB to 1GiB\n"},
+		{"a buffer that is too large", []string{"capture", "-w", "-", "--buffer", "1TiB"}, cli.ExitUsage, "", "--buffer 1024GiB is out of range; write 1MiB to 1GiB\n"},
+		{"a count below none", []string{"capture", "-w", "-", "--count=-1"}, cli.ExitUsage, "", `--count: "-1" is not possible here; write a number, 0 or more` + "\n"},
+		{"a client that is none", []string{"capture", "-w", "-", "--client", "nobody"}, cli.ExitUsage, "", `--client: "nobody" is not possible here; write an address or a network`},
+		{"what comes after no trigger", []string{"capture", "-w", "-", "--after", "5s"}, cli.ExitUsage, "", "--after needs --trigger EVENT, such as slower=1s, status=stale or disconnect\n"},
+		{"a ring without sizes", []string{"capture", "-w", "x", "--ring", "3"}, cli.ExitUsage, "", `--ring "3" is not possible with -w "x"; write a number of files, x, and the size of one`},
 		{"version", []string{"version"}, cli.ExitDone, "RDMA providers [iwarp]", ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -162,7 +152,7 @@ func TestExitCodes(t *testing.T) {
 				t.Errorf("standard output %q, want %q in it", out.String(), tc.out)
 			}
 			if tc.code != cli.ExitDone {
-				helps(t, tc.args, errOut.String())
+				clitest.Helps(t, tc.args, errOut.String())
 			}
 			if !strings.Contains(errOut.String(), tc.errOut) || tc.errOut == "" && errOut.Len() > 0 {
 				t.Errorf("standard error %q, want %q in it", errOut.String(), tc.errOut)

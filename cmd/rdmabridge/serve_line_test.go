@@ -10,6 +10,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/cli"
+	"github.com/rdmabridge/rdmabridge/internal/cli/clitest"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 )
@@ -115,7 +116,7 @@ func TestServeLineMistakes(t *testing.T) {
 		if code != cli.ExitUsage || out != "" || !strings.HasPrefix(errOut, want) {
 			t.Errorf("serve %s: %d %s%s\nwant %s", line, code, out, errOut, want)
 		}
-		helps(t, strings.Fields(line), errOut)
+		clitest.Helps(t, strings.Fields(line), errOut)
 		if n := strings.Count(strings.TrimSuffix(errOut, "Run \"rdmabridge serve --help\" for usage.\n"), "\n"); n != 1 {
 			t.Errorf("serve %s: %d lines: %s", line, n, errOut)
 		}

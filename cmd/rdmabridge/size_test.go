@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/rdmabridge/rdmabridge/internal/cli"
+	"github.com/rdmabridge/rdmabridge/internal/cli/clitest"
 )
 
 // TestSize: what size prints is a configuration that check accepts.
@@ -24,8 +25,8 @@ func TestSize(t *testing.T) {
 		{"--clients 10 --calls 1e6 --latency 1s", cli.ExitFailed, []string{"connections of one bridge, of at most 64"}},
 		{"--clients 10 --calls 1000 --bridges 100 --threads 8", cli.ExitFailed, []string{"400 connections at the storage, which takes 220"}},
 		{"--clients 10", cli.ExitUsage, []string{"--calls or --bytes is missing"}},
-		{"--clients 10 --calls 1 --bridges 2 --spare 2", cli.ExitUsage, []string{"--spare: of 2 bridges some must stay"}},
-		{"--clients 10 --calls NaN", cli.ExitUsage, []string{"--calls and --bytes: write how much"}},
+		{"--clients 10 --calls 1 --bridges 2 --spare 2", cli.ExitUsage, []string{"--spare 2 is out of range; write a number below --bridges, which is 2"}},
+		{"--clients 10 --calls NaN", cli.ExitUsage, []string{": write how much the clients do in a second"}},
 		{"--clients 10 --calls 1 --transport ib", cli.ExitUsage, []string{`--transport: "ib" is not possible here; write rdma or tcp`}},
 	} {
 		t.Run(c.args, func(t *testing.T) {
@@ -39,7 +40,7 @@ func TestSize(t *testing.T) {
 				}
 			}
 			if c.code == cli.ExitUsage {
-				helps(t, strings.Fields(c.args), errs.String())
+				clitest.Helps(t, strings.Fields(c.args), errs.String())
 				return
 			}
 			file := filepath.Join(t.TempDir(), "rdmabridge.yaml")

@@ -102,7 +102,7 @@ func logFileError(w io.Writer, files []string, known configs.Known, err error) b
 		if p.Line > 0 {
 			e = e.Int("line", p.Line)
 		}
-		e.Str("setting", p.Path).Str("error", p.Text).Msg("the configuration file has a problem; nothing was started")
+		e.Str("setting", p.Path).Str("error", p.Text).Msg("the configuration has a problem; nothing was started")
 	}
 	return true
 }

@@ -85,8 +85,11 @@ func (h *Handler) alternatives(upstream string) string {
 		}
 		names = append(names, u.Name)
 	}
-	if what == "upstreams" {
-		return "; there are " + strings.Join(names, ", ")
+	switch {
+	case what == "endpoints":
+		return "; its endpoints: " + strings.Join(names, ", ")
+	case len(names) == 1:
+		return "; name " + names[0] + ", which is the only one"
 	}
-	return "; its endpoints: " + strings.Join(names, ", ")
+	return "; there are " + strings.Join(names, ", ")
 }

@@ -29,7 +29,7 @@ func (s *SizeFlag) Set(v string) error {
 		return err
 	}
 	if n > 1<<40 {
-		return fmt.Errorf("%q is too large: want at most 1TiB", v)
+		return fmt.Errorf("%q is too large; write 1TiB at most", v)
 	}
 	*s = SizeFlag(n)
 	return nil
@@ -48,14 +48,28 @@ func Required(cmd *cobra.Command, names ...string) {
 func ExactArgs(all ...string) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(args) < len(all) {
-			verb := "is"
-			if len(all)-len(args) > 1 {
-				verb = "are"
-			}
-			return fmt.Errorf("%s %s missing: %s", strings.Join(all[len(args):], " and "), verb, usageOf(cmd))
+			return missing(cmd, all[len(args):])
 		}
 		return AtMost(len(all))(cmd, args)
 	}
+}
+
+// AtLeastOne makes cobra report that no argument is there. name is what the arguments are.
+func AtLeastOne(name string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return missing(cmd, []string{name})
+		}
+		return nil
+	}
+}
+
+func missing(cmd *cobra.Command, names []string) error {
+	verb := "is"
+	if len(names) > 1 {
+		verb = "are"
+	}
+	return fmt.Errorf("%s %s missing: %s", strings.Join(names, " and "), verb, usageOf(cmd))
 }
 
 // AtMost makes cobra report the first argument beyond n. A verb that has its file behind a flag says so.
@@ -64,12 +78,21 @@ func AtMost(n int) cobra.PositionalArgs {
 		if len(args) <= n {
 			return nil
 		}
-		hint := ""
-		if cmd.Flags().Lookup("config") != nil {
-			hint = "; the configuration file stands behind -c"
-		}
-		return fmt.Errorf("%q is too much: %s%s", args[n], usageOf(cmd), hint)
+		return tooMuch(cmd, args[n])
 	}
+}
+
+func tooMuch(cmd *cobra.Command, arg string) error {
+	hint := ""
+	if cmd.Flags().Lookup("config") != nil {
+		hint = "; the configuration file stands behind -c"
+	}
+	return fmt.Errorf("%q is too much: %s%s", arg, usageOf(cmd), hint)
+}
+
+// NotWithin returns what is wrong with the value of the flag --name, which is to be from least to most.
+func NotWithin(name string, value, least, most any) error {
+	return fmt.Errorf("--%s %v is out of range; write %v to %v", name, value, least, most)
 }
 
 // usageOf returns how cmd is called.

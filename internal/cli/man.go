@@ -20,7 +20,7 @@ func newManCommand(b Build) *cobra.Command {
 		Args: ExactArgs("DIRECTORY"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := os.MkdirAll(args[0], 0o755); err != nil {
-				return Failed(err)
+				return Failed(fmt.Errorf("%w; name a directory that is there or can be made", err))
 			}
 			n, err := 0, error(nil)
 			EveryCommand(cmd.Root(), func(c *cobra.Command) {

@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -109,6 +110,7 @@ func explainFlag(cmd *cobra.Command, err error) error {
 		if want, ok := strings.CutPrefix(value.Unwrap().Error(), "must be "); ok { // pflag's
 			return fmt.Errorf("--%s: %q is not possible here; write %s", value.GetFlag().Name, value.GetValue(), want)
 		}
+		return fmt.Errorf("--%s: %w", value.GetFlag().Name, value.Unwrap())
 	}
 	return err
 }
@@ -183,8 +185,13 @@ func withHelp(cmd *cobra.Command, err error) string {
 // each other, get what to write.
 func plain(cmd *cobra.Command, err error) string {
 	text, name := err.Error(), ""
-	if _, err := fmt.Sscanf(text, "unknown command %q", &name); err == nil && cmd.HasSubCommands() {
-		return unknownCommand(cmd, name).Error()
+	if _, err := fmt.Sscanf(text, "unknown command %q", &name); err == nil {
+		if cmd.HasSubCommands() {
+			return unknownCommand(cmd, name).Error()
+		}
+		if strings.HasSuffix(text, strconv.Quote(cmd.CommandPath())) { // it is cobra's
+			return tooMuch(cmd, name).Error()
+		}
 	}
 	if rest, ok := strings.CutPrefix(text, "required flag(s) "); ok {
 		var missing []string

@@ -26,9 +26,9 @@ const (
 // Mount mounts, and returns the version of NFS. It tries for as long as the option retry says.
 func (r *Request) Mount(ctx context.Context, h *Host) (version string, err error) {
 	if info, err := os.Stat(r.Dir); err != nil {
-		return "", failf(Failure, "mount point %s does not exist", r.Dir)
+		return "", failf(Failure, "mount point %s does not exist; make the directory, or name another", r.Dir)
 	} else if !info.IsDir() {
-		return "", failf(Failure, "mount point %s is not a directory", r.Dir)
+		return "", failf(Failure, "mount point %s is not a directory; name a directory", r.Dir)
 	}
 	if r.remount {
 		if err := h.Mount("", r.Dir, "", r.flags, ""); err != nil {
@@ -233,5 +233,5 @@ func Unmount(h *Host, dir string, flags int) error {
 		}
 		return nil
 	}
-	return failf(Failure, "%s is not mounted through a bridge of this host", dir)
+	return failf(Failure, "%s is not mounted through a bridge of this host; name the directory of such a mount, which findmnt lists", dir)
 }

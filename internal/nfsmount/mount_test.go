@@ -252,7 +252,7 @@ func TestMountFails(t *testing.T) {
 		t.Errorf("after a start that failed: %q, want %q", h.stopped, want)
 	}
 	h = newFakeHost(true)
-	if _, code, text, _ := h.mountAt(t, "10.1.0.5:/e", dir+"/none", ""); code != Failure || text != "mount point "+dir+"/none does not exist" || len(h.commands) > 0 {
+	if _, code, text, _ := h.mountAt(t, "10.1.0.5:/e", dir+"/none", ""); code != Failure || text != "mount point "+dir+"/none does not exist; make the directory, or name another" || len(h.commands) > 0 {
 		t.Errorf("no directory: %d %s %v", code, text, h.commands)
 	}
 }
@@ -293,9 +293,9 @@ func TestUnmount(t *testing.T) {
 	for dir, want := range map[string]string{
 		"/mnt2":        "",
 		"/mnt/a b/":    "",
-		"/mnt4":        "/mnt4 is not mounted through a bridge of this host",
+		"/mnt4":        "/mnt4 is not mounted through a bridge of this host; name the directory of such a mount, which findmnt lists",
 		"/mnt3":        "/mnt3 is busy: a process has a file or its working directory there (fuser -vm /mnt3)",
-		"/mnt/nowhere": "/mnt/nowhere is not mounted through a bridge of this host",
+		"/mnt/nowhere": "/mnt/nowhere is not mounted through a bridge of this host; name the directory of such a mount, which findmnt lists",
 	} {
 		h := newFakeHost(false)
 		h.table = mountTable

@@ -6,7 +6,6 @@
 package sizing
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -68,19 +67,21 @@ type Plan struct {
 func (d *Demand) validate() error {
 	switch {
 	case d.Clients < 1 || d.Clients > 100_000_000:
-		return errors.New("--clients: write 1 to 100,000,000 of them")
+		return fmt.Errorf("--clients %d is out of range; write 1 to 100000000", d.Clients)
 	case d.Bridges < 1 || d.Bridges > 100_000:
-		return errors.New("--bridges: write 1 to 100,000 of them")
+		return fmt.Errorf("--bridges %d is out of range; write 1 to 100000", d.Bridges)
 	case d.Spare < 0 || d.Spare >= d.Bridges:
-		return fmt.Errorf("--spare: of %d bridges some must stay; write a number from 0 to %d, or more --bridges", d.Bridges, d.Bridges-1)
+		return fmt.Errorf("--spare %d is out of range; write a number below --bridges, which is %d", d.Spare, d.Bridges)
 	case !(d.Calls >= 0 && d.Calls <= 1e12) || !(d.Octets >= 0 && d.Octets <= 1e15) || d.Calls == 0 && d.Octets == 0:
-		return errors.New("--calls and --bytes: write how much the clients do in a second, in one of the two or in both, more than 0")
+		return fmt.Errorf("--calls %g and --bytes %g: write how much the clients do in a second, in one of the two or in both, more than 0, and at most 1e12 Calls and 1e15 octets", d.Calls, d.Octets)
 	case d.Latency <= 0 || d.Latency > time.Minute:
-		return errors.New("--latency: write how long the storage takes for a Call, more than 0 and at most 1m")
-	case d.Grant < 1 || d.Grant > 4096 || d.Connections < 0 || d.Threads < 0:
-		return errors.New("a connection has 1 to 4096 credits, and connections and threads are not negative")
+		return fmt.Errorf("--latency %s is out of range; write how long the storage takes for a Call, more than 0 and at most 1m", d.Latency)
+	case d.Grant < 1 || d.Grant > 4096:
+		return fmt.Errorf("--credits %d is out of range; write 1 to 4096", d.Grant)
+	case d.Connections < 0 || d.Threads < 0:
+		return fmt.Errorf("--connections %d and --threads %d: write 0, or a number above it", d.Connections, d.Threads)
 	case d.Largest < 4096 || d.Largest > 8<<20:
-		return errors.New("the longest READ or WRITE has 4 KiB to 8 MiB")
+		return fmt.Errorf("--largest %d octets is out of range; write 4KiB to 8MiB", d.Largest)
 	}
 	return nil
 }

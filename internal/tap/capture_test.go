@@ -306,7 +306,7 @@ func TestDropped(t *testing.T) {
 	done := make(chan Summary, 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
-		s, err := h.Capture(ctx, Options{Payload: true, Buffer: leastBuffer}, w, nil)
+		s, err := h.Capture(ctx, Options{Payload: true, Buffer: LeastBuffer}, w, nil)
 		if err != nil {
 			t.Error(err)
 		}
@@ -374,7 +374,7 @@ func TestGrowth(t *testing.T) {
 	lost := &fakeCall{procedure: 7, operation: "WRITE", lost: true}
 	round := func(i int) {
 		o := parse(t, queries[i%len(queries)])
-		o.Buffer = leastBuffer
+		o.Buffer = LeastBuffer
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error, 1)
 		go func() {

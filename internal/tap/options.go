@@ -3,6 +3,7 @@ package tap
 import (
 	"errors"
 	"fmt"
+	"math"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -55,8 +56,8 @@ const (
 	DefaultSnap   = mostSegment - 4
 	DefaultBuffer = 16 << 20
 	DefaultBefore = 10 * time.Second
-	leastBuffer   = 1 << 20
-	mostBuffer    = 1 << 30
+	LeastBuffer   = 1 << 20
+	MostBuffer    = 1 << 30
 	mostValues    = 64 // of one filter
 )
 
@@ -104,7 +105,7 @@ func ParseOptions(q url.Values) (Options, error) {
 			if err == nil && d <= 0 {
 				err = errValue
 			}
-			p.fail("trigger", v, "slower=1s, say", err)
+			p.fail("trigger", v, "a time, such as slower=1s", err)
 			o.Trigger.Slower = d
 		case v == "disconnect":
 			o.Trigger.Disconnect = true
@@ -136,14 +137,14 @@ func (o *Options) check() error {
 		"operation": len(o.Operations), "status": len(o.Statuses), "trigger": len(o.Trigger.Statuses),
 	} {
 		if list > mostValues {
-			return fmt.Errorf("%s: %d values, want %d or fewer", what, list, mostValues)
+			return fmt.Errorf("%s: %d values are too many; write %d or fewer", what, list, mostValues)
 		}
 	}
 	switch {
-	case o.Buffer != 0 && (o.Buffer < leastBuffer || o.Buffer > mostBuffer):
-		return fmt.Errorf("buffer: %d octets, want %d to %d", o.Buffer, leastBuffer, mostBuffer)
+	case o.Buffer != 0 && (o.Buffer < LeastBuffer || o.Buffer > MostBuffer):
+		return fmt.Errorf("buffer: %d octets are not possible; write 1MiB to 1GiB, which are %d to %d octets", o.Buffer, LeastBuffer, MostBuffer)
 	case !o.Trigger.Set() && (o.Trigger.Before != 0 || o.Trigger.After != 0):
-		return errors.New("before and after need a trigger")
+		return errors.New("before and after need a trigger; write one, such as slower=1s")
 	}
 	return nil
 }
@@ -181,7 +182,7 @@ type parser struct {
 
 func (p *parser) fail(name, value, want string, err error) {
 	if err != nil {
-		p.errs = append(p.errs, fmt.Errorf("%s %q: want %s", name, value, want))
+		p.errs = append(p.errs, fmt.Errorf("%s: %q is not possible here; write %s", name, value, want))
 	}
 }
 
@@ -219,12 +220,12 @@ func (p *parser) size(name string) int64 {
 	if v == "" {
 		return 0
 	}
-	n, err := strconv.ParseInt(v, 10, 32)
+	n, err := strconv.ParseInt(v, 10, 64)
 	if err == nil && n < 0 {
 		err = errValue
 	}
-	p.fail(name, v, "a number", err)
-	return n
+	p.fail(name, v, "a number, 0 or more", err)
+	return min(n, math.MaxInt32)
 }
 
 func (p *parser) flag(name string) bool {

@@ -37,19 +37,19 @@ func TestParseOptions(t *testing.T) {
 		t.Errorf("%+v", o.Trigger)
 	}
 	for query, want := range map[string]string{
-		"client=foo":              `client "foo": want an address or a network`,
-		"program=foo":             `program "foo": want a number, or`,
-		"leg=left":                `leg "left": want clients, upstreams or both`,
-		"slower=fast":             `slower "fast": want a duration`,
-		"slower=-1s":              `slower "-1s": want a duration`,
-		"snaplen=-1":              `snaplen "-1": want a number`,
-		"payload=perhaps":         `payload "perhaps": want true or false`,
-		"trigger=status":          `trigger "status": want status=NAME`,
-		"trigger=slower=0s":       `trigger "slower=0s": want slower=1s, say`,
-		"before=1s":               "before and after need a trigger",
-		"buffer=12":               "buffer: 12 octets, want",
+		"client=foo":              `client: "foo" is not possible here; write an address or a network`,
+		"program=foo":             `program: "foo" is not possible here; write a number, or`,
+		"leg=left":                `leg: "left" is not possible here; write clients, upstreams or both`,
+		"slower=fast":             `slower: "fast" is not possible here; write a duration`,
+		"slower=-1s":              `slower: "-1s" is not possible here; write a duration`,
+		"snaplen=-1":              `snaplen: "-1" is not possible here; write a number`,
+		"payload=perhaps":         `payload: "perhaps" is not possible here; write true or false`,
+		"trigger=status":          `trigger: "status" is not possible here; write status=NAME`,
+		"trigger=slower=0s":       `trigger: "slower=0s" is not possible here; write a time, such as slower=1s`,
+		"before=1s":               "before and after need a trigger; write one",
+		"buffer=12":               "buffer: 12 octets are not possible; write 1MiB to 1GiB",
 		"filter=x":                "filter: no such parameter",
-		"status=" + many("x", 99): "status: 99 values, want 64 or fewer",
+		"status=" + many("x", 99): "status: 99 values are too many; write 64 or fewer",
 	} {
 		v, _ := url.ParseQuery(query)
 		if _, err := ParseOptions(v); err == nil || !strings.Contains(err.Error(), want) {
@@ -70,7 +70,7 @@ func FuzzParseOptions(f *testing.F) {
 			return
 		}
 		o, err := ParseOptions(v)
-		if err == nil && (o.Snap < 0 || o.Count < 0 || o.withDefaults().Buffer > mostBuffer || o.Slower < 0) {
+		if err == nil && (o.Snap < 0 || o.Count < 0 || o.withDefaults().Buffer > MostBuffer || o.Slower < 0) {
 			t.Errorf("%+v", o)
 		}
 	})

@@ -1,5 +1,5 @@
-// Package clitest has what every program's tests check of its commands: manual pages, and the command lines in
-// documents.
+// Package clitest has what every program's tests check of its commands: manual pages, the command lines in documents, and
+// what is said about mistakes on the command line.
 package clitest
 
 import (
@@ -10,6 +10,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -124,5 +126,43 @@ func testCommandLines(t *testing.T, file string, root func() *cobra.Command, lea
 	}
 	if n < least {
 		t.Errorf("%d command lines", n)
+	}
+}
+
+// instead is how a message begins what to write or to do: behind a semicolon, a colon or the like. Or it lists what there is.
+var instead = regexp.MustCompile(`(; |: |, |\. |\n\n)(write |names? the |name a |start |end |make |use |run: |remove |leave |Did you mean |did you mean |` +
+	`known here: |it belongs in |there are |its endpoints: |which has |but for |rdmabridge(-bench)? |mount\.rdmabridge )|^--\S+ needs `)
+
+// missing is how a message says that something is missing. What it is for, or how the command is called, follows.
+var missing = regexp.MustCompile(`^(u?mount\.rdmabridge: )?[-A-Za-z ]+ (is|are) missing(: .+|$)`)
+
+// ours are the beginnings of messages of packages, ours and others, which a reader of the documents does not know.
+var ours = regexp.MustCompile(`(^|[^-.\w])(bench|configs|faults|iwarp|rdmaside|regmem|strconv|tap|tcpframe|yaml)(\.\w+)?: |EngineOptions|accept_stat|invalid argument "|requires at least`)
+
+// Helps checks that a mistake on the command line args is answered with what is wrong or missing, in the words of args or
+// by the name of the flag, and with what to write or do instead. That --help would say it is enough only for a flag that
+// does not exist.
+func Helps(t *testing.T, args []string, errOut string) {
+	t.Helper()
+	message, _, _ := strings.Cut(errOut, "\nRun \"rdmabridge")
+	if word := ours.FindString(message); word != "" {
+		t.Errorf("%q: %q is a word for programmers: %s", args, word, message)
+	}
+	if missing.MatchString(message) {
+		return
+	}
+	repeats := func(arg string) bool {
+		if arg == "-" {
+			return strings.Contains(message, "standard input")
+		}
+		name, value, _ := strings.Cut(arg, "=")
+		return strings.Contains(message, strconv.Quote(arg)) || value != "" && strings.Contains(message, strconv.Quote(value)) ||
+			strings.ContainsAny(arg, "-./:0123456789") && (strings.Contains(message, name) || strings.Contains(message, filepath.Dir(arg)+";"))
+	}
+	if !strings.HasPrefix(message, "--") && !slices.ContainsFunc(args, repeats) {
+		t.Errorf("%q: the message does not say what is wrong: %s", args, message)
+	}
+	if !instead.MatchString(message) && !strings.Contains(message, "unknown flag: ") {
+		t.Errorf("%q: the message does not say what to write or do: %s", args, message)
 	}
 }
