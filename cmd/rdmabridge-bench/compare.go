@@ -28,6 +28,11 @@ of the same round only, so that other work on the machine affects both alike.`,
 			if err := checkRounds(rounds); err != nil {
 				return err
 			}
+			for _, t := range targets {
+				if err := checkTarget(t.Name, t.Address); err != nil {
+					return err
+				}
+			}
 			l, err := f.start(cmd.ErrOrStderr())
 			if err != nil {
 				return err
@@ -46,7 +51,7 @@ of the same round only, so that other work on the machine affects both alike.`,
 			if err == nil && len(c.Failures) > 0 {
 				err = fmt.Errorf("%d runs failed", len(c.Failures))
 			}
-			return cli.Failed(errors.Join(err, l.Close()))
+			return advised(errors.Join(err, l.Close()), f.transport, "")
 		},
 	}
 	f.add(cmd)

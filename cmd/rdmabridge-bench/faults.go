@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"strings"
 
 	"github.com/rs/zerolog"
@@ -50,6 +49,11 @@ func (f *faultFlags) check(cmd *cobra.Command) error {
 
 // serve injects faults until ctx ends. o has the options that the server has anyway.
 func (f *faultFlags) serve(ctx context.Context, o faults.Options, listen, transport string, out, errOut io.Writer) (err error) {
+	if f.tcp != "" {
+		if err := checkListen("tcp", f.tcp); err != nil {
+			return err
+		}
+	}
 	if o.Plan, err = faults.LoadFile(f.file); err != nil {
 		return err
 	}
@@ -73,8 +77,8 @@ func (f *faultFlags) serve(ctx context.Context, o faults.Options, listen, transp
 			return err
 		}
 		defer func() { err = errors.Join(err, stop()) }()
-	} else if _, _, err := net.SplitHostPort(o.To); err != nil {
-		return fmt.Errorf("--to %s: want tcp://HOST:PORT: %w", f.to, err)
+	} else if err := checkTarget("to", o.To); err != nil {
+		return err
 	}
 	s, err := faults.Start(o)
 	if err != nil {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"slices"
 	"strconv"
@@ -40,14 +39,14 @@ func (t *transportFlags) opener(log zerolog.Logger) (providerOpener, error) {
 	case "off":
 		o.CRCOff = true
 	default:
-		return nil, fmt.Errorf("--crc %s: want on or off", t.crc)
+		return nil, fmt.Errorf("--crc: %q is not possible here; write on or off", t.crc)
 	}
 	switch t.fpdu {
 	case "emss":
 	case "max":
 		o.FPDU = iwarp.FPDUMax
 	default:
-		return nil, fmt.Errorf("--fpdu %s: want emss or max", t.fpdu)
+		return nil, fmt.Errorf("--fpdu: %q is not possible here; write emss or max", t.fpdu)
 	}
 	switch t.transport {
 	case "tcp":
@@ -55,7 +54,7 @@ func (t *transportFlags) opener(log zerolog.Logger) (providerOpener, error) {
 	case "rdma":
 		return newOpener(t.provider, o, log)
 	}
-	return nil, fmt.Errorf("--transport %s: want tcp or rdma", t.transport)
+	return nil, fmt.Errorf("--transport: %q is not possible here; write tcp or rdma", t.transport)
 }
 
 // loaderFlags are the flags of every command that makes a bench.Loader.
@@ -74,8 +73,11 @@ func (f *loaderFlags) add(cmd *cobra.Command) {
 
 // newLoader makes the loader. Its log goes to errOut.
 func (f *loaderFlags) newLoader(errOut io.Writer) (*bench.Loader, error) {
+	if err := checkLoops(f.loops, f.budget); err != nil {
+		return nil, err
+	}
 	l, err := bench.NewLoader(bench.LoaderOptions{Loops: f.loops, Budget: int64(f.budget), Log: loadLog(errOut)})
-	return l, cli.Failed(err)
+	return l, advised(err, "", "")
 }
 
 // loadLog makes the log of a load.
@@ -121,11 +123,11 @@ func (f *loadFlags) readTLS() error {
 	}
 	b, err := os.ReadFile(f.tlsCA)
 	if err != nil {
-		return err
+		return fmt.Errorf("--tls-ca: %w; name a file of certificates in PEM", err)
 	}
 	c := &tls.Config{RootCAs: x509.NewCertPool(), ServerName: f.tlsName}
 	if !c.RootCAs.AppendCertsFromPEM(b) {
-		return fmt.Errorf("--tls-ca %s: no certificate in PEM", f.tlsCA)
+		return fmt.Errorf("--tls-ca: %s has no certificate in PEM; name a file that has", f.tlsCA)
 	}
 	f.load.TLS = c
 	return nil
@@ -138,7 +140,7 @@ func (f *loadFlags) start(errOut io.Writer) (l *bench.Loader, err error) {
 		return nil, err
 	}
 	if f.delay < 0 || f.delay > 10*time.Second {
-		return nil, fmt.Errorf("--delay %s: want 0 to 10s", f.delay)
+		return nil, cli.NotWithin("delay", f.delay, 0, 10*time.Second)
 	}
 	if err := f.readTLS(); err != nil {
 		return nil, err
@@ -146,10 +148,10 @@ func (f *loadFlags) start(errOut io.Writer) (l *bench.Loader, err error) {
 	w := &f.load.Work
 	w.Call, w.Reply, w.Size, w.Delay = int(f.call), int(f.reply), int(f.size), uint32(f.delay.Microseconds())
 	if w.Call < bench.MinEchoCall && w.Mix == "" {
-		return nil, fmt.Errorf("--call %d: a Call has at least %d octets", w.Call, bench.MinEchoCall)
+		return nil, cli.NotWithin("call", w.Call, bench.MinEchoCall, "4MiB")
 	}
 	if w.Reply < bench.MinEchoReply && w.Mix == "" {
-		return nil, fmt.Errorf("--reply %d: a Reply has at least %d octets", w.Reply, bench.MinEchoReply)
+		return nil, cli.NotWithin("reply", w.Reply, bench.MinEchoReply, "4MiB")
 	}
 	if l, err = f.newLoader(errOut); err != nil || open == nil {
 		return l, err
@@ -178,7 +180,7 @@ func (p *pidFlag) Set(v string) error {
 	for f := range strings.SplitSeq(v, "+") {
 		pid, err := strconv.Atoi(f)
 		if err != nil || pid <= 0 {
-			return fmt.Errorf("%q is not a process id: want a positive number", f)
+			return fmt.Errorf("%q is not the id of a process; write a number above 0", f)
 		}
 		*p = append(*p, pid)
 	}
@@ -202,8 +204,11 @@ func (t *targetFlag) Set(v string) error {
 	for item := range strings.SplitSeq(v, ",") {
 		name, rest, ok := strings.Cut(item, "=")
 		address, pids, withPIDs := strings.Cut(rest, "@")
-		if _, _, err := net.SplitHostPort(address); !ok || name == "" || err != nil {
-			return fmt.Errorf("%q: want NAME=HOST:PORT or NAME=HOST:PORT@PID", item)
+		if !ok || name == "" {
+			return fmt.Errorf("%q has no name; write NAME=HOST:PORT or NAME=HOST:PORT@PID", item)
+		}
+		if err := configs.CheckServer(address, serverPort); err != nil {
+			return err
 		}
 		x := bench.Target{Name: name, Address: address}
 		if withPIDs {
@@ -214,7 +219,7 @@ func (t *targetFlag) Set(v string) error {
 			x.Processes = bench.Processes(p)
 		}
 		if slices.ContainsFunc(*t, func(y bench.Target) bool { return y.Name == name }) {
-			return fmt.Errorf("%q: there is a %s already", item, name)
+			return fmt.Errorf("%q: another target has the name %s; write another name", item, name)
 		}
 		*t = append(*t, x)
 	}
@@ -224,7 +229,7 @@ func (t *targetFlag) Set(v string) error {
 // checkRounds validates --rounds.
 func checkRounds(n int) error {
 	if n < 1 || n > 1000 {
-		return fmt.Errorf("--rounds %d: want 1 to 1000", n)
+		return cli.NotWithin("rounds", n, 1, 1000)
 	}
 	return nil
 }

@@ -23,6 +23,9 @@ messages, without record marks. GB are 10^9 octets of Calls and Replies together
 The first wrong Reply stops the run.`,
 		Args: cli.AtMost(0),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkTarget("target", f.load.Target); err != nil {
+				return err
+			}
 			l, err := f.start(cmd.ErrOrStderr())
 			if err != nil {
 				return err
@@ -32,7 +35,7 @@ The first wrong Reply stops the run.`,
 			f.load.Processes = bench.Processes(pids).Family()
 			r, err := l.Run(ctx, f.load)
 			if err := errors.Join(err, l.Close()); err != nil {
-				return cli.Failed(err)
+				return advised(err, f.transport, "")
 			}
 			if f.asJSON {
 				return cli.Failed(json.NewEncoder(cmd.OutOrStdout()).Encode(r))

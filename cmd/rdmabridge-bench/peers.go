@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -64,12 +65,16 @@ func (f *peersFlags) run(ctx context.Context, out, errOut io.Writer) error {
 	if f.baseline != "" {
 		o.Baseline = slices.IndexFunc(o.Targets, func(t bench.Target) bool { return t.Name == f.baseline })
 		if o.Baseline < 0 {
-			return fmt.Errorf("--baseline %s: no such target", f.baseline)
+			var names []string
+			for _, t := range o.Targets {
+				names = append(names, t.Name)
+			}
+			return fmt.Errorf("--baseline: %q is no target; write %s", f.baseline, strings.Join(names, " or "))
 		}
 	}
 	sections, err := bench.Matrix(f.cases, f.only)
 	if err != nil {
-		return fmt.Errorf("--cases, --only: %w", err)
+		return err
 	}
 	l, err := f.newLoader(errOut)
 	if err != nil {
@@ -78,7 +83,7 @@ func (f *peersFlags) run(ctx context.Context, out, errOut io.Writer) error {
 	o.Notes = append([]string{buildInfo().String()}, o.Notes...)
 	report, err := bench.CompareMatrix(ctx, l, sections, o)
 	if err = errors.Join(err, l.Close()); err != nil {
-		return cli.Failed(err)
+		return advised(err, "tcp", "")
 	}
 	return cli.Failed(f.write(out, report))
 }

@@ -37,8 +37,7 @@ func providerNames() []string { return slices.Sorted(maps.Keys(providers)) }
 func newOpener(name string, o iwarp.Options, log zerolog.Logger) (providerOpener, error) {
 	opener, ok := providers[name]
 	if !ok {
-		return nil, fmt.Errorf("--provider %s: this build has no such provider; it has %s",
-			name, strings.Join(providerNames(), ", "))
+		return nil, fmt.Errorf("--provider: this build has no %q; write %s", name, strings.Join(providerNames(), " or "))
 	}
 	return opener(o, log), nil
 }

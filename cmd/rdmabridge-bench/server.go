@@ -11,6 +11,9 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/faults"
 )
 
+// mostCredits is the most that package rdmaside grants to a connection.
+const mostCredits = 16384
+
 func newServerCommand() *cobra.Command {
 	var t transportFlags
 	var o bench.ServerOptions
@@ -34,6 +37,18 @@ a file say. It logs each fault, and at the end it prints what each rule has done
 			if err := f.check(cmd); err != nil {
 				return err
 			}
+			if err := checkListen("listen", o.Address); err != nil {
+				return err
+			}
+			if err := checkLoops(o.Loops, budget); err != nil {
+				return err
+			}
+			switch {
+			case o.Credits < 1 || o.Credits > mostCredits:
+				return cli.NotWithin("credits", o.Credits, 1, mostCredits)
+			case inline < 1<<10 || inline > 64<<10 || inline%(1<<10) != 0:
+				return cli.NotWithin("inline", inline.String(), "1KiB", "64KiB, in steps of 1KiB")
+			}
 			o.Log = newLog(cmd.ErrOrStderr(), zerolog.InfoLevel)
 			if o.Open, err = t.opener(o.Log); err != nil {
 				return err
@@ -42,13 +57,13 @@ a file say. It logs each fault, and at the end it prints what each rule has done
 			ctx, stop := cli.Interruptible()
 			defer stop()
 			if f.file != "" {
-				return cli.Failed(f.serve(ctx, faults.Options{
+				return advised(f.serve(ctx, faults.Options{
 					Open: o.Open, Credits: o.Credits, CallInline: o.CallInline, ReplyInline: o.ReplyInline, Loops: o.Loops, Budget: o.Budget,
-				}, o.Address, t.transport, cmd.OutOrStdout(), cmd.ErrOrStderr()))
+				}, o.Address, t.transport, cmd.OutOrStdout(), cmd.ErrOrStderr()), t.transport, o.Address)
 			}
 			s, err := bench.StartServer(o)
 			if err != nil {
-				return cli.Failed(err)
+				return advised(err, t.transport, o.Address)
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "listening %s %s\n", t.transport, s.Addr())
 			<-ctx.Done()

@@ -65,7 +65,7 @@ const maxPID = 1 << 22
 // that have ended.
 func processCPU(pid int) (time.Duration, error) {
 	if pid <= 0 || pid > maxPID {
-		return 0, fmt.Errorf("bench: CPU time: process id %d: want 1 to %d", pid, maxPID)
+		return 0, fmt.Errorf("CPU time: process id %d is out of range; write 1 to %d", pid, maxPID)
 	}
 	// CPUCLOCK_SCHED of a thread group; clock_getcpuclockid(3).
 	const sched = 2
@@ -80,18 +80,18 @@ func processCPU(pid int) (time.Duration, error) {
 func statCPU(pid int) (time.Duration, error) {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
-		return 0, fmt.Errorf("bench: CPU time: %w", err)
+		return 0, fmt.Errorf("CPU time: %w", err)
 	}
 	// The second field is the command in parentheses and may contain any character.
 	i := bytes.LastIndexByte(b, ')')
 	f := strings.Fields(string(b[i+1:]))
 	if i < 0 || len(f) < 13 {
-		return 0, fmt.Errorf("bench: CPU time: /proc/%d/stat has another format than proc(5) describes", pid)
+		return 0, fmt.Errorf("CPU time: /proc/%d/stat has another format than proc(5) describes", pid)
 	}
 	user, err1 := strconv.ParseInt(f[11], 10, 64)
 	system, err2 := strconv.ParseInt(f[12], 10, 64)
 	if err := errors.Join(err1, err2); err != nil {
-		return 0, fmt.Errorf("bench: CPU time: %w", err)
+		return 0, fmt.Errorf("CPU time: %w", err)
 	}
 	const tick = 10 * time.Millisecond // USER_HZ is 100 wherever Go runs on Linux
 	return time.Duration(user+system) * tick, nil

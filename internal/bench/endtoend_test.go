@@ -267,9 +267,9 @@ func TestRunFails(t *testing.T) {
 		{"unanswered", slow, "calls stay unanswered"},
 		{"mix", short(Load{Work: Work{Mix: "nfs4:read", Size: 64 << 10}}), "a list of NAME=WEIGHT"},
 		{"process", short(Load{Processes: Processes{1 << 30}}), "CPU time"},
-		{"depth", short(Load{Depth: maxDepth + 1}), "want at most"},
-		{"zero", Load{Target: closed.Target}, "want at least 1"},
-		{"no time", Load{Target: closed.Target, Conns: 1, Depth: 1}, "want times above 0"},
+		{"depth", short(Load{Depth: maxDepth + 1}), "is out of range; write 1 to 4096"},
+		{"zero", Load{Target: closed.Target}, "--conns 0 is out of range; write 1 to"},
+		{"no time", Load{Target: closed.Target, Conns: 1, Depth: 1}, "--duration 0s is out of range; write a time above 0"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			r, err := loader.Run(context.Background(), tc.load)

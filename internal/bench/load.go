@@ -64,22 +64,26 @@ type Load struct {
 
 func (l *Load) validate() error {
 	switch {
-	case l.Conns < 1 || l.Depth < 1:
-		return fmt.Errorf("bench: %d connections of depth %d: want at least 1 of both", l.Conns, l.Depth)
-	case l.Warmup < 0 || l.Duration <= 0 || l.Timeout <= 0:
-		return fmt.Errorf("bench: warm-up %v, duration %v, timeout %v: want times above 0", l.Warmup, l.Duration, l.Timeout)
-	case l.Conns > maxConns || l.Idle > maxConns:
-		return fmt.Errorf("bench: %d connections: want at most %d", max(l.Conns, l.Idle), maxConns)
-	case l.Depth > maxDepth:
-		return fmt.Errorf("bench: depth %d: want at most %d", l.Depth, maxDepth)
+	case l.Conns < 1 || l.Conns > maxConns:
+		return fmt.Errorf("--conns %d is out of range; write 1 to %d", l.Conns, maxConns)
+	case l.Depth < 1 || l.Depth > maxDepth:
+		return fmt.Errorf("--depth %d is out of range; write 1 to %d", l.Depth, maxDepth)
 	case l.Conns*l.Depth > maxOutstanding:
-		return fmt.Errorf("bench: %d calls outstanding: want at most %d", l.Conns*l.Depth, maxOutstanding)
-	case l.Rate < 0 || l.Idle < 0:
-		return errors.New("bench: negative rate or number of idle connections: want 0 or more")
+		return fmt.Errorf("--conns %d and --depth %d are %d Calls at once; write fewer, %d at most", l.Conns, l.Depth, l.Conns*l.Depth, maxOutstanding)
+	case l.Idle < 0 || l.Idle > maxConns:
+		return fmt.Errorf("--idle %d is out of range; write 0 to %d", l.Idle, maxConns)
+	case l.Warmup < 0:
+		return fmt.Errorf("--warmup %v is out of range; write 0 or more", l.Warmup)
+	case l.Duration <= 0:
+		return fmt.Errorf("--duration %v is out of range; write a time above 0", l.Duration)
+	case l.Timeout <= 0:
+		return fmt.Errorf("--timeout %v is out of range; write a time above 0", l.Timeout)
+	case !(l.Rate >= 0):
+		return fmt.Errorf("--rate %v is out of range; write 0 or more", l.Rate)
 	case l.Provider != nil && strings.Contains(l.Target, "://"):
-		return errors.New("bench: TLS over RDMA: there is none")
+		return fmt.Errorf("%s is a target with TLS, and there is none over RDMA; write --transport tcp", l.Target)
 	case l.Provider != nil && l.Idle > 0:
-		return errors.New("bench: idle connections over RDMA: want them only over TCP")
+		return fmt.Errorf("--idle %d is for TCP; write --transport tcp, or leave it out", l.Idle)
 	}
 	return nil
 }
@@ -174,7 +178,7 @@ func (l *Loader) Run(ctx context.Context, o Load) (*Result, error) {
 	}
 	res, err := r.measure(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("bench: %s: %w", r.Target, err)
+		return nil, fmt.Errorf("%s: %w", r.Target, err)
 	}
 	return res, nil
 }

@@ -38,7 +38,7 @@ func (r *run) prepareTLS() (err error) {
 		return nil
 	}
 	if r.TLS == nil {
-		return fmt.Errorf("bench: %s: no CA for TLS is given", r.Target)
+		return fmt.Errorf("--tls-ca FILE is missing: the CAs that have signed for %s", r.Target)
 	}
 	r.tls, err = tcpframe.NewTLS(tcpframe.TLSOptions{Config: r.TLS, Timeout: r.Timeout, WithoutALPN: true})
 	return err

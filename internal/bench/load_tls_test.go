@@ -118,7 +118,7 @@ func TestLoadTLSRefused(t *testing.T) {
 		config *tls.Config
 		want   string
 	}{
-		{schemeDirect + addr, nil, "no CA"},
+		{schemeDirect + addr, nil, "--tls-ca FILE is missing"},
 		{schemeDirect + addr, &tls.Config{RootCAs: pool, ServerName: "another"}, "another"},
 		{schemeRPC + s.Addr().String(), &tls.Config{RootCAs: pool, ServerName: "localhost"}, "does not offer TLS"},
 	} {

@@ -32,15 +32,19 @@ func Matrix(kind, only string) ([]Section, error) {
 	case "nfs":
 		all = all[1:]
 	default:
-		return nil, fmt.Errorf("cases %q: want echo, nfs or all", kind)
+		return nil, fmt.Errorf("--cases: %q is not possible here; write echo, nfs or all", kind)
 	}
 	n := 0
+	var names []string
 	for i := range all {
+		for _, c := range all[i].Cases {
+			names = append(names, c.Name)
+		}
 		all[i].Cases = slices.DeleteFunc(all[i].Cases, func(c Case) bool { return !strings.Contains(c.Name, only) })
 		n += len(all[i].Cases)
 	}
 	if n == 0 {
-		return nil, fmt.Errorf("no case of %s has %q in its name", kind, only)
+		return nil, fmt.Errorf("--only: no case of %s has %q in its name; write a part of one of these: %s", kind, only, strings.Join(names, "; "))
 	}
 	return all, nil
 }

@@ -107,10 +107,10 @@ func echoOp(call, reply int, delay uint32) (*op, error) {
 	n := xdr.Roundup(max(0, call-echoCallHead))
 	m := xdr.Roundup(max(0, reply-echoReplyHead))
 	if n > maxData || m > maxData {
-		return nil, fmt.Errorf("bench: call of %d and reply of %d octets: want at most %d", call, reply, maxData)
+		return nil, fmt.Errorf("--call %d and --reply %d are too long; write %d at most", call, reply, maxData)
 	}
 	if delay > maxDelay {
-		return nil, fmt.Errorf("bench: delay of %d us: want at most %d", delay, int(maxDelay))
+		return nil, fmt.Errorf("--delay: %d us are too long; write %d us at most", delay, int(maxDelay))
 	}
 	proc := uint32(EchoProc)
 	if 8+m <= EchoShort {
@@ -139,7 +139,7 @@ var fileHandle = []byte("rdmabridge-bench: the file..")
 // octets.
 func nfsOp(name string, size int) (*op, error) {
 	if size < 4 || size > maxData || size%4 != 0 {
-		return nil, fmt.Errorf("bench: %d octets of data: want 4 to %d, in steps of 4", size, maxData)
+		return nil, fmt.Errorf("--size %d is out of range; write 4 to %d, in steps of 4", size, maxData)
 	}
 	o := &op{name: name}
 	switch name {
@@ -168,7 +168,7 @@ func nfsOp(name string, size int) (*op, error) {
 		o.reply = oncrpc.ReplyHeader + 4 + 4 + 24 + 4 + attrLen + 4*4
 		o.dataAt, o.echoAt = o.reply, o.reply-4
 	default:
-		return nil, fmt.Errorf("bench: nfs3 procedure %q: want null, getattr, read or write", name)
+		return nil, fmt.Errorf("--mix: nfs3 has no %q here; write null, getattr, read or write", name)
 	}
 	return o, nil
 }
@@ -184,7 +184,10 @@ var (
 type statusError struct{ AcceptStat uint32 }
 
 func (e *statusError) Error() string {
-	return fmt.Sprintf("reply with accept_stat %d instead of results", e.AcceptStat)
+	if e.AcceptStat == oncrpc.ProgramUnavailable {
+		return "the server does not have this program; write --mix nfs3:null for a server of NFS that is not rdmabridge-bench server"
+	}
+	return fmt.Sprintf("the server has refused the Call (accept_stat %d); name a server that has the program, or look at its log", e.AcceptStat)
 }
 
 // check checks the Reply in parts. The caller has checked its XID. scratch has room for

@@ -55,7 +55,7 @@ func (w Work) ops() ([]*op, []uint8, error) {
 	}
 	program, list, ok := strings.Cut(w.Mix, ":")
 	if !ok || program != "nfs3" {
-		return nil, nil, fmt.Errorf("bench: mix %q: want nfs3: and a list of NAME=WEIGHT", w.Mix)
+		return nil, nil, fmt.Errorf("--mix: %q is not possible here; write nfs3: and a list of NAME=WEIGHT, such as nfs3:read=50,write=50", w.Mix)
 	}
 	var ops []*op
 	var weights []int
@@ -66,16 +66,16 @@ func (w Work) ops() ([]*op, []uint8, error) {
 		if given {
 			var err error
 			if weight, err = strconv.Atoi(number); err != nil || weight < 1 {
-				return nil, nil, fmt.Errorf("bench: mix %q: weight %q: want a whole number above 0", w.Mix, number)
+				return nil, nil, fmt.Errorf("--mix: %q has the weight %q; write a whole number above 0", w.Mix, number)
 			}
 		}
 		for _, o := range ops {
 			if o.name == name {
-				return nil, nil, fmt.Errorf("bench: mix %q: %s twice", w.Mix, name)
+				return nil, nil, fmt.Errorf("--mix: %q has %s twice; write it once", w.Mix, name)
 			}
 		}
 		if total += weight; total > maxWeight {
-			return nil, nil, fmt.Errorf("bench: mix %q: weights add up to more than %d", w.Mix, maxWeight)
+			return nil, nil, fmt.Errorf("--mix: the weights of %q add up to more than %d; write smaller ones", w.Mix, maxWeight)
 		}
 		o, err := nfsOp(name, w.Size)
 		if err != nil {

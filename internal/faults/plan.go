@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/netip"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -94,7 +95,7 @@ func (d *Duration) UnmarshalYAML(n *yaml.Node) error {
 func LoadFile(path string) (*Plan, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, fmt.Errorf("faults: %w", err)
+		return nil, fmt.Errorf("--faults: %w; name a file of rules, as docs/fault-server.md has them", err)
 	}
 	defer f.Close()
 	text, err := io.ReadAll(io.LimitReader(f, maxPlan+1))
@@ -108,27 +109,31 @@ func LoadFile(path string) (*Plan, error) {
 	return p, nil
 }
 
+// inFile are the words of package yaml about what it has found, and where that belongs in Go.
+var inFile = regexp.MustCompile(`cannot construct !!\w+ (\S+) into \S+|field (\S+) not found in type \S+`)
+
 // Load parses a Plan and checks it. The error names every rule that is wrong.
 func Load(text []byte) (*Plan, error) {
 	if len(text) > maxPlan {
-		return nil, fmt.Errorf("faults: the file is longer than %d octets", maxPlan)
+		return nil, fmt.Errorf("the file is longer than %d octets; write a shorter one", maxPlan)
 	}
 	p := new(Plan)
 	d := yaml.NewDecoder(bytes.NewReader(text))
 	d.KnownFields(true)
 	if err := d.Decode(p); err != nil && !errors.Is(err, io.EOF) {
-		return nil, fmt.Errorf("faults: %w", err)
+		text := strings.TrimPrefix(strings.TrimPrefix(err.Error(), "yaml: "), "construct errors: ")
+		return nil, fmt.Errorf("%s; write rules as docs/fault-server.md has them", inFile.ReplaceAllString(text, "$1$2 does not belong here"))
 	}
 	if len(p.Rules) == 0 {
-		return nil, errors.New("faults: no rules; want a list `rules`, each with a `fault`")
+		return nil, errors.New("there are no rules; write a list `rules`, each with a `fault`")
 	}
 	if len(p.Rules) > maxRules {
-		return nil, fmt.Errorf("faults: %d rules; want at most %d", len(p.Rules), maxRules)
+		return nil, fmt.Errorf("%d rules are too many; write %d at most", len(p.Rules), maxRules)
 	}
 	var errs []error
 	for i := range p.Rules {
 		if err := p.Rules[i].check(i); err != nil {
-			errs = append(errs, fmt.Errorf("faults: rules[%d]: %w", i, err))
+			errs = append(errs, fmt.Errorf("rules[%d]: %w", i, err))
 		}
 	}
 	return p, errors.Join(errs...)

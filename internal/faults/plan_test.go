@@ -15,10 +15,10 @@ func TestPlanErrors(t *testing.T) {
 	for text, want := range map[string]string{
 		"":                                    "no rules",
 		"rules: []":                           "no rules",
-		"sed: 1\nrules: [{fault: reset}]":     "field sed not found",
+		"sed: 1\nrules: [{fault: reset}]":     "line 1: sed does not belong here",
 		"rules: [{fault: explode}]":           `fault "explode": want one of delay, reorder`,
 		"rules: [{fault: delay}]":             "want a `delay`",
-		"rules: [{fault: delay, delay: 2h}]":  `errors: line 1: "2h": want a time from 0s to 1h0m0s`,
+		"rules: [{fault: delay, delay: 2h}]":  `line 1: "2h": want a time from 0s to 1h0m0s`,
 		"rules: [{fault: delay, delay: -1s}]": "want a time from 0s",
 		"rules: [{fault: delay, delay: 1s, credits: 1}]":             "delay takes no `credits`; it takes delay, jitter",
 		"rules: [{fault: drop_call, octets: 1}]":                     "it takes no settings",
@@ -35,10 +35,10 @@ func TestPlanErrors(t *testing.T) {
 		"rules: [{fault: reset, match: {program: nsf}}]":             `match.program "nsf"`,
 		"rules: [{fault: reset, match: {client: here}}]":             `match.client "here"`,
 		"rules: [{fault: refuse, match: {operations: [READ]}}]":      "no operation",
-		"rules: [" + strings.Repeat("{fault: reset},", 300) + "]":    "300 rules; want at most 256",
+		"rules: [" + strings.Repeat("{fault: reset},", 300) + "]":    "300 rules are too many; write 256 at most",
 		strings.Repeat("#", maxPlan+1):                               "longer than",
 		"rules: [{fault: explode}, {fault: reset}, {fault: delay}]":  "rules[2]: want a `delay`",
-		"rules: [{fault: reset, match: {client: 10.0.0.0/8, x: 1}}]": "field x not found",
+		"rules: [{fault: reset, match: {client: 10.0.0.0/8, x: 1}}]": "line 1: x does not belong here",
 	} {
 		_, err := Load([]byte(text))
 		if err == nil || !strings.Contains(err.Error(), want) {
