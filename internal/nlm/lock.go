@@ -3,6 +3,7 @@ package nlm
 import (
 	"context"
 	"net/netip"
+	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
@@ -31,6 +32,7 @@ func (s *Server) lock(x *call, r *request) {
 	res, refusal := s.forward(ctx, x, procedure, async, r)
 	s.series.called(procedure, res.stat, refusal != nil)
 	switch {
+	case res.ours && r.reclaim != 0: // Linux loses a lock that it must reclaim later; without an answer it repeats the Call
 	case async:
 		p, v := place{x.from.Addr(), x.local}, service{transport: transport(x.udp), program: oncrpc.ProgramNLM, version: x.Version}
 		ctx, cancel := context.WithTimeout(s.ctx, clientTimeout)
@@ -53,7 +55,7 @@ func (s *Server) forward(ctx context.Context, x *call, procedure uint32, async b
 		id.share = string(r.oh)
 	}
 	if !s.wait(ctx, id.client) {
-		return result{stat: gracePeriod}, nil
+		return result{stat: gracePeriod, ours: true}, nil
 	}
 	c := credential{x.Flavor, x.Message[oncrpc.CredentialPos:][:x.CredentialLen]}
 	locks := procedure == procLock || procedure == procNMLock || procedure == procShare
@@ -72,7 +74,7 @@ func (s *Server) forward(ctx context.Context, x *call, procedure uint32, async b
 	answered := err == nil
 	switch {
 	case err != nil:
-		res = result{stat: gracePeriod} // the client asks again
+		res = result{stat: gracePeriod, ours: true} // the client asks again
 	case !reply.Succeeded():
 		res, refusal = result{stat: noLocks}, refused(x.XID, &reply)
 	case !res.parse(reply.Message, reply.Results, x.Version, procedure):
@@ -167,10 +169,21 @@ func (s *Server) free(ctx context.Context, l *loss) bool {
 	r := request{name: []byte(s.o.Name), handle: []byte(l.handle), svid: l.number, mode: l.mode, access: l.access}
 	r.oh = s.table.far(&l.owner, l.oh)
 	do := func(procedure uint32) bool {
-		reply, err := s.upstream.call(ctx, l.version, procedure, l.credential, r.append(nil, l.version, procedure))
-		var res result
-		ok := err == nil && reply.Succeeded() && res.parse(reply.Message, reply.Results, l.version, procedure)
-		return ok && res.stat != gracePeriod
+		for {
+			reply, err := s.upstream.call(ctx, l.version, procedure, l.credential, r.append(nil, l.version, procedure))
+			var res result
+			if err != nil || !reply.Succeeded() || !res.parse(reply.Message, reply.Results, l.version, procedure) {
+				return false
+			}
+			if res.stat != gracePeriod {
+				return true
+			}
+			select { // the client may have reclaimed its locks before it crashed
+			case <-time.After(retryPause):
+			case <-ctx.Done():
+				return false
+			}
+		}
 	}
 	r.block = 1
 	for _, w := range l.waits {

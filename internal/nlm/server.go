@@ -355,7 +355,7 @@ func (s *Server) begin(x *call, r *request, do func()) {
 	s.mu.Unlock()
 	if busy && !repeats {
 		s.series.refuse(refusedBusy)
-		if !x.udp && r != nil {
+		if !x.udp && r != nil && r.reclaim == 0 {
 			x.send(later(x, r))
 		}
 	}

@@ -429,8 +429,11 @@ func (t *table) freed(l *loss) {
 		return
 	}
 	f := o.files[l.handle]
-	t.count(o, 0, -len(f.waits))
-	f.waits = nil
+	for len(f.waits) > 0 {
+		w := f.waits[0].span
+		t.unwait(o, f, w)
+		t.journal.mark("free", o, l.handle, w, 0)
+	}
 	t.unhold(o, l.handle, f, everything)
 	t.sweep(o, l.handle, f)
 }

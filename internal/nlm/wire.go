@@ -149,6 +149,7 @@ type result struct {
 	start     uint64
 	length    uint64
 	sequence  uint32
+	ours      bool // the server has not answered
 }
 
 // shownOwner bounds the owner in an answer to TEST, so that answers over UDP are short.
