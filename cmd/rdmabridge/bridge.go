@@ -29,8 +29,9 @@ import (
 // used since the last time.
 const trimInterval = 30 * time.Second
 
-// settleTime is how long a process that hands over lets connections that it has just accepted come up before it drains.
-const settleTime = 100 * time.Millisecond
+// settleTime is how long a process that hands over serves the clients that it has before it drains. Connections that it
+// has just accepted come up, and clients that mount are ready with it: libnfs does not connect again while it mounts.
+const settleTime = time.Second
 
 // A bridge is one configuration put to work: the arena, the engine, the proxy and the
 // servers beside it.
@@ -168,8 +169,8 @@ func (b *bridge) every(interval time.Duration, f func() (again bool)) {
 	})
 }
 
-// leave stops listening after another process has taken over the sockets. It waits until
-// the connections that this process has just accepted are up.
+// leave stops listening after another process has taken over the sockets. It serves the clients
+// that it has for settleTime.
 func (b *bridge) leave() {
 	if b.admin != nil {
 		b.admin.StopAccepting()

@@ -244,7 +244,15 @@ func TestHandoverSlowCall(t *testing.T) {
 	p.says(`"message":"connected to upstream"`)
 	untilThere(t, dir+"/h.sock")
 	c := callSlow(t, nfs, s)
+	mounts, err := net.Dial("tcp", nfs)
+	must(t, err)
+	defer mounts.Close()
+	mounts.SetReadDeadline(time.Now().Add(testkit.Patience))
 	next := startProcess(t, log, "serve", "-c", file, "--takeover")
+	_, err = mounts.Read(make([]byte, 1))
+	if served := time.Since(timeOf(t, log.String(), "handover_done")); err != io.EOF || served < 900*time.Millisecond {
+		t.Errorf("a client that has just connected, and may be mounting, reads %v after %v", err, served)
+	}
 	p.says(`"message":"handed over; draining"`)
 	d := callSlow(t, nfs, s)
 	s.answer <- struct{}{}
@@ -267,6 +275,24 @@ func TestHandoverSlowCall(t *testing.T) {
 		t.Errorf("the new process: %v", err)
 	}
 	saysWho(t, log.String(), p.cmd.Process.Pid, next.cmd.Process.Pid)
+}
+
+// timeOf returns when the line of an event was logged.
+func timeOf(t *testing.T, log, event string) (at time.Time) {
+	t.Helper()
+	for text := range strings.Lines(log) {
+		var line struct {
+			Event string
+			Time  time.Time
+		}
+		if json.Unmarshal([]byte(text), &line) == nil && line.Event == event {
+			at = line.Time
+		}
+	}
+	if at.IsZero() {
+		t.Fatalf("the log has no %s", event)
+	}
+	return at
 }
 
 // saysWho checks that each line of a log that two processes share says which of them wrote it, and during

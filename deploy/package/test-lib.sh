@@ -48,14 +48,6 @@ end_loads() {
     [ ! -s errors ] || fail "$(head errors)"
 }
 url() { echo "nfs://127.0.0.1//$1?nfsport=2049&mountport=2049"; }
-# copy FROM TO copies with libnfs. While libnfs mounts, it does not connect again, as mount.nfs does.
-copy() {
-    local said
-    said=$(nfs-cp "$1" "$2" 2>&1) || { grep -q 'Failed to mount' <<< "$said" && said=$(nfs-cp "$1" "$2" 2>&1); } || {
-        echo "$said"
-        return 1
-    }
-}
 load() { # NUMBER
     local n=0 there
     head -c 1M /dev/urandom > "in$1"
@@ -63,7 +55,7 @@ load() { # NUMBER
         [ $n -lt 600 ] || { echo "client $1: the demo has no room for more files" >> errors; return; }
         sleep 0.1
         there=$(url "f$1.$n") # a new name for each: nfs-cp does not write over a file
-        if ! copy "in$1" "$there" > "load$1.log" || ! copy "$there" "out$1" >> "load$1.log"; then
+        if ! nfs-cp "in$1" "$there" > "load$1.log" 2>&1 || ! nfs-cp "$there" "out$1" >> "load$1.log" 2>&1; then
             echo "client $1, round $n: $(cat "load$1.log")" >> errors
         elif ! cmp "in$1" "out$1" >> errors 2>&1; then
             echo "client $1, round $n: wrong octets" >> errors
