@@ -78,6 +78,9 @@ func judgePorts(c *configs.Config, p *doctor.Process, fs *doctor.Findings) {
 	if c.RPCBind.Enabled() {
 		judgeListen("rpcbind", c.RPCBind.Address, p, fs)
 	}
+	if c.NLM.Enabled() {
+		judgeListen("nlm", c.NLM.Address, p, fs)
+	}
 	for i := range c.Upstreams {
 		u := &c.Upstreams[i]
 		have := int(u.Source.Ports.High) - int(u.Source.Ports.Low) + 1

@@ -126,6 +126,7 @@ listeners:
 upstreams:
   - {name: storage, transport: tcp, endpoints: ["127.0.0.1:1"], source: {ports: 700-709}, pool: {connections: 4, mode: pinned, pinned: 100}}
 rpcbind: {address: "127.0.0.1:111"}
+nlm: {address: "127.0.0.1:700", server: 127.0.0.1}
 memory: {budget: 1000000GiB}
 `), known)
 	if err != nil {
@@ -141,7 +142,7 @@ memory: {budget: 1000000GiB}
 		want    []string
 	}{
 		{"root", host(1<<10, 100_000), []string{"warning memory", "warning source-ports"}},
-		{"a user", host(0, 100_000), []string{"error privileged-port", "error privileged-port", "warning memory", "warning source-ports"}},
+		{"a user", host(0, 100_000), []string{"error privileged-port", "error privileged-port", "error privileged-port", "warning memory", "warning source-ports"}},
 		{"few descriptors", host(1<<10, 1000), []string{"warning descriptors", "warning memory", "warning source-ports"}},
 		{"too few descriptors", host(1<<10, 100), []string{"error descriptors", "warning memory", "warning source-ports"}},
 	} {

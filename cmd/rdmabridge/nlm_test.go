@@ -5,10 +5,14 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/netip"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/doctor"
 	"github.com/rdmabridge/rdmabridge/internal/rpcbind"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
@@ -76,5 +80,43 @@ func TestNLMServe(t *testing.T) {
 	if c, err := net.Dial("tcp", last); err == nil {
 		c.Close()
 		t.Error("the lock manager listens after the end")
+	}
+}
+
+// TestDoctorLocks: doctor asks the storage's rpcbind for its lock manager, and looks at the directory.
+func TestDoctorLocks(t *testing.T) {
+	b, signals, wait := startServe(t, minimalConfig+"rpcbind: {address: '127.0.0.1:0'}\nnlm: {address: '127.0.0.1:0', server: 127.0.0.2, state: none}\n")
+	storage := int(b.rpcbind.Addr().Port())
+	nobody := int(netip.MustParseAddrPort(testkit.FreeAddr(t)).Port())
+	file := writeFile(t, "")
+	for _, tt := range []struct {
+		name    string
+		c       configs.NLM
+		rpcbind int
+		want    string
+	}{
+		{"all is there", configs.NLM{State: t.TempDir() + "/new/locks"}, storage, "[]"},
+		{"none", configs.NLM{Address: "none", State: file}, nobody, "[]"},
+		{"a file", configs.NLM{State: file + "/locks"}, storage, "[nlm-state]"},
+		{"no rpcbind", configs.NLM{State: "none"}, nobody, "[nlm-server]"},
+		{"nobody at the port", configs.NLM{State: "none", ServerPort: nobody}, storage, "[nlm-server]"},
+	} {
+		tt.c.Server = "127.0.0.1"
+		if tt.c.Address == "" {
+			tt.c.Address = "127.0.0.1:0"
+		}
+		var found doctor.Findings
+		judgeLocks(t.Context(), &tt.c, tt.rpcbind, &found)
+		codes := []string{}
+		for _, f := range found {
+			codes = append(codes, f.Code)
+		}
+		if fmt.Sprint(codes) != tt.want {
+			t.Errorf("%s: %v, want %s", tt.name, found, tt.want)
+		}
+	}
+	signals <- syscall.SIGTERM
+	if err := wait(); err != nil {
+		t.Error(err)
 	}
 }

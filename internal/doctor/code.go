@@ -29,6 +29,8 @@ var Codes = map[string]string{
 	"memory":                   "The memory budget does not fit the machine or the container.",
 	"module":                   "A kernel module is not loaded.",
 	"mtu":                      "The network interface's MTU makes RDMA packets shorter than they could be.",
+	"nlm-server":               "The storage's lock manager, which clients of NFSv3 lock through, cannot be reached.",
+	"nlm-state":                "The directory of the lock manager cannot be written to.",
 	"no-active-port":           "No port of any RDMA device is active.",
 	"no-device":                "There is no RDMA device.",
 	"port-down":                "A port of an RDMA device is not active.",
