@@ -9,16 +9,17 @@ import (
 )
 
 // testLocks3: clients of NFSv3 lock through the lock manager of a bridge in the guest, as guest/locks3.sh says. With
-// RDMABRIDGE_LAB_FULL=1 the server restarts, too, and each time its grace period takes a minute.
+// RDMABRIDGE_LAB_FULL=1 clients contend while the bridge is killed
+// again and again, and the server restarts, each time with a grace period of a minute.
 func testLocks3(t *testing.T, g *guest) {
 	steps := "contend killed handover crash"
 	if labFull() {
-		steps += " restart both"
+		steps += " torture restart both"
 	}
 	g.put(t, bridgeBinary(t), "rdmabridge")
 	out := g.job(t, 10*time.Minute, "STEPS='"+steps+"' /lab/locks3.sh")
 	for line := range strings.Lines(out) {
-		if strings.HasPrefix(line, "granted ") || strings.HasPrefix(line, "step ") {
+		if strings.HasPrefix(line, "granted ") || strings.HasPrefix(line, "step ") || strings.HasPrefix(line, "client ") {
 			t.Log(strings.TrimSpace(line))
 		}
 	}

@@ -10,6 +10,7 @@
 #   contend   two clients, a client and one beside the bridge, a client and a process of the server want one lock
 #   killed    a client waits while the bridge is killed, and started again
 #   handover  a client waits while another process takes over from the bridge
+#   torture   four clients add to a number under a lock, and the bridge is killed again and again
 #   crash     a client is away without a word, and starts again: its locks are free, and those of others stay
 #   restart   the server restarts while three clients have 50 locks, and a fourth waits for one: all are reclaimed
 #   both      the same, and the bridge is killed meanwhile
@@ -18,7 +19,7 @@
 # fails then, too, does not show a bug of the bridge.
 . /lab/lib.sh
 vers=3 N=17 bridge=10.0.2.29
-STEPS=${STEPS:-contend killed handover crash restart both}
+STEPS=${STEPS:-contend killed handover torture crash restart both}
 all='c1 c2 c3 c4 c8'
 trap at_exit EXIT
 at_exit() {
@@ -166,6 +167,24 @@ step_handover() {
     free c2
 }
 ended() { kill -0 "$1" 2> /dev/null; echo $?; }
+
+# A lock that two have, or that is lost, makes an addition disappear.
+step_torture() {
+    rm -f /tmp/until
+    for c in c1 c2 c3 c8; do files="$files $(client_mnt $c)/lock3-h"; done
+    /lab/locks -c /tmp/until $files > /tmp/torture &
+    load=$!
+    for i in 1 2 3 4; do
+        sleep 4
+        kill_bridge
+        bridge
+    done
+    sleep 4
+    touch /tmp/until
+    wait $load || die "torture: status $?: $(tail -n 3 /tmp/torture)"
+    for n in 1 2 3 4; do echo "client $n of the torture: $(grep -c "^$n$" /tmp/torture) additions"; done
+    grep '^ok: ' /tmp/torture
+}
 
 # The machine of c3 loses its network and then its process, so that nothing is unlocked. Another one with its address and
 # what its statd has on disk is what it would be after a restart.
