@@ -9,8 +9,8 @@ import (
 )
 
 // testLocks3: clients of NFSv3 lock through the lock manager of a bridge in the guest, as guest/locks3.sh says. With
-// RDMABRIDGE_LAB_FULL=1 clients contend while the bridge is killed
-// again and again, and the server restarts, each time with a grace period of a minute.
+// RDMABRIDGE_LAB_FULL=1 clients contend while the bridge is killed again and again, too, and the server restarts, each time with
+// a grace period of a minute.
 func testLocks3(t *testing.T, g *guest) {
 	steps := "contend killed handover crash"
 	if labFull() {
