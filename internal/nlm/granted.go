@@ -49,7 +49,7 @@ func (s *Server) grant(x *call, r *request) {
 
 // offer asks the client whether it takes the lock, and returns its answer; ok is false if it gave none.
 func (s *Server) offer(ctx context.Context, r *request) (stat uint32, ok bool) {
-	g, o, undo := s.table.offer(r)
+	g, o, asked, end := s.table.offer(r)
 	switch g {
 	case grantUnknown:
 		s.series.grants[grantedUnknown].Inc()
@@ -63,15 +63,23 @@ func (s *Server) offer(ctx context.Context, r *request) (stat uint32, ok bool) {
 	near := *r
 	near.name, near.svid, near.oh = []byte(s.o.Name), o.svid, s.table.near(&o, r.oh)
 	stat, err := s.askClient(ctx, &o, &near)
-	undo(err == nil && stat == granted, err != nil || stat == gracePeriod)
+	if err == nil && stat == denied && asked {
+		stat = granted // the client has taken it before: what it does not want it unlocks
+	}
 	switch {
 	case err != nil:
+		end(grantUnanswered)
 		s.series.grants[grantedUnanswered].Inc()
 		s.unheard(place{o.client, o.local}, "grant", err)
 		return 0, false
 	case stat == granted:
+		end(grantTaken)
 		s.series.grants[grantedTaken].Inc()
+	case stat == gracePeriod:
+		end(grantLater)
+		s.series.grants[grantedUnanswered].Inc()
 	default:
+		end(grantRefused)
 		s.series.grants[grantedRefused].Inc()
 	}
 	return stat, true

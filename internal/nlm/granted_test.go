@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"net/netip"
+	"sync"
 	"testing"
 	"time"
 
@@ -64,6 +65,8 @@ func testGranted(t *testing.T, network string, async bool, version uint32, messa
 	s := n.bridge(server.peer, Options{})
 	var client *peer
 	offers, results := make(chan request, 8), make(chan result, 8)
+	var answers sync.WaitGroup
+	defer answers.Wait()
 	client = n.peer(func(c *oncrpc.Call, udp bool) []byte {
 		if udp != (network == "udp") || c.Version != version {
 			t.Errorf("procedure %d of version %d over UDP: %v", c.Procedure, c.Version, udp)
@@ -76,7 +79,7 @@ func testGranted(t *testing.T, network string, async bool, version uint32, messa
 			if c.Procedure == procGranted {
 				return res
 			}
-			go client.call(s.Addr(), network, oncrpc.ProgramNLM, version, procGrantedRes, res)
+			answers.Go(func() { client.call(s.Addr(), network, oncrpc.ProgramNLM, version, procGrantedRes, res) })
 			return []byte{}
 		case procLock + 2*toMsg:
 			var r result
@@ -179,6 +182,50 @@ func TestGrantedCrossed(t *testing.T) {
 	}
 	if x := s.Snapshot(); x.Waiting+x.Held != 0 {
 		t.Errorf("after UNLOCK: %+v", x)
+	}
+}
+
+// TestGrantedUnanswered: a client that was asked whether it takes a lock, and whose answer was lost, may refuse the lock
+// when it is asked again, because it has it. The server must not take the lock for refused. A client that asks for it
+// again does not have it.
+func TestGrantedUnanswered(t *testing.T) {
+	n := newNetwork(t)
+	server := newWaitingServer(n)
+	state := t.TempDir()
+	var s *Server
+	lost := make(chan bool, 1)
+	client := n.peer(func(c *oncrpc.Call, _ bool) []byte {
+		select {
+		case <-lost:
+			go s.Close() // and with it the connection on which the answer would come
+			return nil
+		default:
+			return statOf(denied)
+		}
+	})
+	s = n.bridge(server.peer, Options{State: state})
+	for again, want := range []uint32{granted, denied} {
+		client.do(s, "tcp", 4, procLock, client.lock(7, 0, 10))
+		offer := <-server.locks
+		lost <- true
+		if got := server.do(s, "tcp", 4, procGranted, &offer); got != gracePeriod {
+			t.Errorf("no answer: stat %d", got)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+		s = n.bridge(server.peer, Options{State: state})
+		if again == 1 {
+			client.do(s, "tcp", 4, procLock, client.lock(7, 0, 10))
+			<-server.locks
+		}
+		if got := server.do(s, "tcp", 4, procGranted, &offer); got != want {
+			t.Errorf("asked again: stat %d, want %d", got, want)
+		}
+		if x := s.Snapshot(); x.Held != 1-int(want) || x.Waiting != 0 {
+			t.Errorf("%+v", x)
+		}
+		client.do(s, "tcp", 4, procUnlock, client.lock(7, 0, 0))
 	}
 }
 

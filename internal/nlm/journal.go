@@ -61,6 +61,7 @@ type line struct {
 	Start     uint64 `json:"start,omitempty"`
 	End       uint64 `json:"end,omitempty"`
 	Exclusive uint32 `json:"exclusive,omitempty"` // of a wait
+	Asked     bool   `json:"asked,omitempty"`     // of a wait
 }
 
 // slackLines is how many dead lines a journal may have beside as many as are alive.
@@ -168,7 +169,7 @@ func (t *table) apply(l *line) error {
 		case "hold":
 			t.hold(o, f, s)
 		case "wait":
-			t.await(o, string(l.Handle), f, wait{s, l.Exclusive})
+			t.await(o, string(l.Handle), f, wait{s, l.Exclusive, l.Asked})
 		case "free":
 			t.unhold(o, string(l.Handle), f, s)
 		}
@@ -209,9 +210,9 @@ func (j *journal) owner(o *owner) {
 }
 
 // mark says that an owner holds a range, waits for it, or does neither.
-func (j *journal) mark(op string, o *owner, handle string, s span, exclusive uint32) {
+func (j *journal) mark(op string, o *owner, handle string, w wait) {
 	if j != nil {
-		j.write(&line{Op: op, Number: o.number, Handle: []byte(handle), Start: s.Start, End: s.End, Exclusive: exclusive})
+		j.write(&line{Op: op, Number: o.number, Handle: []byte(handle), Start: w.Start, End: w.End, Exclusive: w.exclusive, Asked: w.asked})
 	}
 }
 
@@ -246,15 +247,15 @@ func (j *journal) rewrite(t *table) error {
 		next.owner(o)
 		for handle, file := range o.files {
 			for _, s := range file.held {
-				next.mark("hold", o, handle, s, 0)
+				next.mark("hold", o, handle, wait{span: s})
 			}
 			for _, s := range file.pending {
 				if file.waiting(s) < 0 {
-					next.mark("hold", o, handle, s, 0)
+					next.mark("hold", o, handle, wait{span: s})
 				}
 			}
 			for _, w := range file.waits {
-				next.mark("wait", o, handle, w.span, w.exclusive)
+				next.mark("wait", o, handle, w)
 			}
 		}
 	}

@@ -52,7 +52,7 @@ func TestRestart(t *testing.T) {
 		t.Fatalf("%+v, want %+v", got, want)
 	}
 	f := got.files[string(client.lock(1, 0, 0).handle)]
-	if f == nil || !slices.Equal(f.held, []span{{0, 5}, {25, 30}}) || !slices.Equal(f.waits, []wait{{span{1000, 1010}, 1}}) {
+	if f == nil || !slices.Equal(f.held, []span{{0, 5}, {25, 30}}) || !slices.Equal(f.waits, []wait{{span{1000, 1010}, 1, false}}) {
 		t.Errorf("%+v", f)
 	}
 	if next.table.restarted(server.addr, 9) || !next.table.restarted(server.addr, 11) {
@@ -160,6 +160,24 @@ func TestDenied(t *testing.T) {
 	table.close()
 	if f := openTable(t, state).owners[id].files[""]; !slices.Equal(f.held, []span{{10, 20}, {50, 55}}) || len(f.waits) != 0 {
 		t.Errorf("%+v", f)
+	}
+}
+
+// TestFreed: what a client had that has restarted is not in the file any more.
+func TestFreed(t *testing.T) {
+	state := t.TempDir()
+	table := openTable(t, state)
+	id := identity{client: netip.MustParseAddr("192.0.2.1"), svid: 1}
+	for _, stat := range []uint32{granted, blocked} {
+		r := &request{block: 1, start: uint64(stat) * 10, length: 5}
+		table.settle(table.begin(id, path{local: netip.MustParseAddr("192.0.2.2")}, r, credential{}), r, stat, true)
+	}
+	for _, l := range table.lost(id.client, nil) {
+		table.freed(&l)
+	}
+	table.close()
+	if x := openTable(t, state).snapshot(); x.Held+x.Waiting+x.Clients != 0 {
+		t.Errorf("%+v", x)
 	}
 }
 

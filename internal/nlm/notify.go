@@ -44,10 +44,7 @@ func (s *Server) follow(host netip.Addr, state uint32) {
 	if s.upstream.is(host) {
 		s.tell(state)
 	}
-	if s.table.has(host) {
-		s.release(host, &state)
-	}
-	if s.ctx.Err() == nil {
+	if (!s.table.has(host) || s.release(host, &state)) && s.ctx.Err() == nil {
 		s.table.done(host, state)
 	}
 }

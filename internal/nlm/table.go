@@ -69,6 +69,7 @@ type file struct {
 type wait struct {
 	span
 	exclusive uint32
+	asked     bool // whether it takes the lock, without an answer
 }
 
 // A count is what one client has.
@@ -178,11 +179,11 @@ func (t *table) begin(id identity, p path, r *request, c credential) *owner {
 		o.state, o.mode, o.access = r.state, r.mode, r.access
 		t.journal.owner(o)
 	}
-	switch {
-	case r.block == 0:
-		t.journal.mark("hold", o, string(r.handle), r.span(), 0)
-	case f.waiting(r.span()) < 0:
-		t.await(o, string(r.handle), f, wait{r.span(), r.exclusive})
+	if r.block == 0 {
+		t.journal.mark("hold", o, string(r.handle), wait{span: r.span()})
+	} else {
+		t.unwait(o, f, r.span())
+		t.await(o, string(r.handle), f, wait{r.span(), r.exclusive, false})
 	}
 	t.journal.tidy(t)
 	return o
@@ -212,7 +213,7 @@ func (t *table) settle(o *owner, r *request, stat uint32, answered bool) {
 		t.unwait(o, f, r.span())
 		t.hold(o, f, r.span())
 		if r.block != 0 {
-			t.journal.mark("hold", o, string(r.handle), r.span(), 0)
+			t.journal.mark("hold", o, string(r.handle), wait{span: r.span()})
 		}
 	case answered && stat != blocked:
 		t.unwait(o, f, r.span())
@@ -249,51 +250,66 @@ const (
 )
 
 // offer notes that the server grants r to the owner with its svid, and that the client is asked. It returns a copy of the
-// owner. The lock is noted before the client answers, because the client may unlock it before its answer is here. end
-// notes the answer: whether the client has taken it, and if not, whether it still waits.
-func (t *table) offer(r *request) (g grant, o owner, end func(taken, waits bool)) {
+// owner. The lock is noted before the client answers, because the client may unlock it before its answer is here. asked
+// says that the client was asked before and that no answer has come: it may have taken the lock then, and would refuse
+// it now. end notes what has become of it.
+func (t *table) offer(r *request) (g grant, o owner, asked bool, end func(grantEnd)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	p := t.numbers[r.svid]
 	if p == nil || p.share != "" {
-		return grantUnknown, o, nil
+		return grantUnknown, o, false, nil
 	}
 	handle, s := string(r.handle), r.span()
 	f := p.files[handle]
 	if f == nil { // an UNLOCK or a CANCEL has crossed it
-		return grantAsk, *p, func(bool, bool) {}
+		return grantAsk, *p, false, func(grantEnd) {}
 	}
 	parts, at := without(s, f.held), f.waiting(s)
 	switch {
 	case slices.Contains(f.asking, s):
-		return grantBusy, *p, nil
+		return grantBusy, *p, false, nil
 	case at < 0 && len(parts) == 0:
-		return grantHeld, *p, nil
+		return grantHeld, *p, false, nil
 	}
-	var w *wait
+	w := wait{s, r.exclusive, true}
 	if at >= 0 {
-		w = new(f.waits[at])
+		asked = f.waits[at].asked
 		t.unwait(p, f, s)
 	}
+	t.journal.mark("wait", p, handle, w)
 	t.hold(p, f, s)
-	t.journal.mark("hold", p, handle, s, 0)
 	f.asking = append(f.asking, s)
-	return grantAsk, *p, func(taken, waits bool) {
+	return grantAsk, *p, asked, func(e grantEnd) {
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		f.asking = slices.DeleteFunc(f.asking, func(x span) bool { return x == s })
-		if p.files[handle] != f || taken {
+		if p.files[handle] != f {
+			return
+		}
+		if e == grantTaken {
+			t.unmark(p, r, f)
 			return
 		}
 		for _, part := range parts {
 			t.unhold(p, handle, f, part)
 		}
-		if waits && w != nil && f.waiting(s) < 0 {
-			t.await(p, handle, f, *w)
+		if w.asked = e == grantUnanswered; e != grantRefused && at >= 0 && f.waiting(s) < 0 {
+			t.await(p, handle, f, w)
 		}
 		t.sweep(p, handle, f)
 	}
 }
+
+// A grantEnd is what has become of a GRANTED that the client was asked about.
+type grantEnd uint8
+
+const (
+	grantTaken      grantEnd = iota
+	grantRefused             // the client does not wait
+	grantLater               // the client waits, and must be asked again
+	grantUnanswered          // the client has perhaps taken it
+)
 
 // waiting returns the index of the wait for s, or -1.
 func (f *file) waiting(s span) int {
@@ -303,7 +319,7 @@ func (f *file) waiting(s span) int {
 func (t *table) await(o *owner, handle string, f *file, w wait) {
 	f.waits = append(f.waits, w)
 	t.count(o, 0, 1)
-	t.journal.mark("wait", o, handle, w.span, w.exclusive)
+	t.journal.mark("wait", o, handle, w)
 }
 
 func (t *table) unwait(o *owner, f *file, s span) {
@@ -328,16 +344,16 @@ func (t *table) unhold(o *owner, handle string, f *file, s span) {
 	}
 	t.count(o, len(rest)-len(f.held), 0)
 	f.held = rest
-	t.journal.mark("free", o, handle, s, 0)
+	t.journal.mark("free", o, handle, wait{span: s})
 }
 
 // unmark takes r's range from the journal, where begin has put it, except for the parts that are held.
 func (t *table) unmark(o *owner, r *request, f *file) {
 	handle, s := string(r.handle), r.span()
-	t.journal.mark("free", o, handle, s, 0)
+	t.journal.mark("free", o, handle, wait{span: s})
 	for _, x := range f.held {
 		if x = (span{max(x.Start, s.Start), min(x.End, s.End)}); x.Start < x.End {
-			t.journal.mark("hold", o, handle, x, 0)
+			t.journal.mark("hold", o, handle, wait{span: x})
 		}
 	}
 }
@@ -429,10 +445,9 @@ func (t *table) freed(l *loss) {
 		return
 	}
 	f := o.files[l.handle]
-	for len(f.waits) > 0 {
-		w := f.waits[0].span
-		t.unwait(o, f, w)
-		t.journal.mark("free", o, l.handle, w, 0)
+	for _, w := range slices.Clone(f.waits) {
+		t.unwait(o, f, w.span)
+		t.journal.mark("free", o, l.handle, w)
 	}
 	t.unhold(o, l.handle, f, everything)
 	t.sweep(o, l.handle, f)
