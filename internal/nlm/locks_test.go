@@ -212,7 +212,9 @@ func TestFreedAndForgotten(t *testing.T) {
 	w := newWorld(t, nlmtest.Linux, nlmtest.Linux)
 	c, other := w.clients[0], w.clients[1]
 	w.do(other, nlmtest.Lock, exclusive(0), nlmtest.StatGranted)
-	w.wait(c, exclusive(0))
+	a := exclusive(0)
+	a.Length = 10
+	w.wait(c, a)
 	c.Stop()
 	w.restartClient(c)
 	w.settled(1, 0)

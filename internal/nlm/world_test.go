@@ -3,7 +3,10 @@ package nlm_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/netip"
+	"os"
+	"os/exec"
 	"sync"
 	"testing"
 
@@ -29,19 +32,27 @@ type world struct {
 	rpcbind uint16
 	server  *nlmtest.Server
 	clients []*nlmtest.Client
-	bridge  *nlm.Server
+	bridge  *nlm.Server // nil if it is a process
 	options nlm.Options
 	log     testkit.Log
+
+	processes bool // restartBridge kills the bridge
+	process   *exec.Cmd
 }
 
 // newWorld starts a world with a client of each style.
 func newWorld(t testing.TB, styles ...nlmtest.Style) *world {
 	t.Helper()
+	return makeWorld(t, false, styles...)
+}
+
+func makeWorld(t testing.TB, processes bool, styles ...nlmtest.Style) *world {
+	t.Helper()
 	hosts := []netip.Addr{serverAddr, bridgeAddr}
 	for i := range styles {
 		hosts = append(hosts, clientAddr(i))
 	}
-	w := &world{t: t, rpcbind: nlmtest.RPCBindPort(t, hosts...)}
+	w := &world{t: t, rpcbind: nlmtest.RPCBindPort(t, hosts...), processes: processes}
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("the bridge's log:\n%s", w.log.String())
@@ -58,13 +69,12 @@ func newWorld(t testing.TB, styles ...nlmtest.Style) *world {
 	must(err)
 	t.Cleanup(w.server.Stop)
 	w.options = nlm.Options{
-		Address: netip.AddrPortFrom(bridgeAddr, 0).String(), Server: serverAddr.String(), Name: "bridge.example",
+		Address: netip.AddrPortFrom(bridgeAddr, nlmtest.RPCBindPort(t, bridgeAddr)).String(), Server: serverAddr.String(), Name: "bridge.example",
 		State: t.TempDir(), Key: [32]byte{1}, Log: zerolog.New(&w.log), RPCBindPort: w.rpcbind,
 	}
 	w.start()
-	t.Cleanup(func() { w.bridge.Close() })
-	w.options.Address = w.bridge.Addr().String()
-	rpcbind, err := nlmtest.NewRPCBind(bridgeAddr, w.rpcbind, w.bridge.Addr().Port())
+	t.Cleanup(w.stop)
+	rpcbind, err := nlmtest.NewRPCBind(bridgeAddr, w.rpcbind, netip.MustParseAddrPort(w.options.Address).Port())
 	must(err)
 	t.Cleanup(rpcbind.Stop)
 	for i, style := range styles {
@@ -76,22 +86,69 @@ func newWorld(t testing.TB, styles ...nlmtest.Style) *world {
 	return w
 }
 
+// inProcess has the arguments of a bridge that is a process.
+const inProcess = "RDMABRIDGE_TEST_NLM"
+
 func (w *world) start() {
 	w.t.Helper()
 	o := w.options
-	o.Metrics = metrics.New()
 	var err error
-	if w.bridge, err = nlm.Listen(o); err != nil {
-		w.t.Fatal(err)
+	if !w.processes {
+		o.Metrics = metrics.New()
+		if w.bridge, err = nlm.Listen(o); err != nil {
+			w.t.Fatal(err)
+		}
+		return
+	}
+	w.process = exec.Command(os.Args[0], "-test.run=^TestBridgeProcess$")
+	w.process.Env = append(os.Environ(), fmt.Sprintf("%s=%s %s %s %d", inProcess, o.Address, o.Server, o.State, o.RPCBindPort))
+	w.process.Stderr = &w.log
+	out, err := w.process.StdoutPipe()
+	if err == nil {
+		_, err = w.process.StdinPipe()
+	}
+	if err == nil {
+		err = w.process.Start()
+	}
+	if err == nil {
+		_, err = io.ReadFull(out, make([]byte, 1))
+	}
+	if err != nil {
+		w.t.Fatalf("the bridge does not start: %v", err)
 	}
 }
 
-// restartBridge ends the bridge and starts another one at the same address and with the same state.
+// TestBridgeProcess is the bridge that start starts.
+func TestBridgeProcess(t *testing.T) {
+	arguments := os.Getenv(inProcess)
+	if arguments == "" {
+		return
+	}
+	o := nlm.Options{Name: "bridge.example", Key: [32]byte{1}, Log: zerolog.New(os.Stderr), Metrics: metrics.New()}
+	if _, err := fmt.Sscan(arguments, &o.Address, &o.Server, &o.State, &o.RPCBindPort); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := nlm.Listen(o); err != nil {
+		t.Fatal(err)
+	}
+	fmt.Print("\n")
+	_, _ = io.Copy(io.Discard, os.Stdin) // until the test ends
+}
+
+// stop ends the bridge.
+func (w *world) stop() {
+	if !w.processes {
+		w.bridge.Close()
+		return
+	}
+	_ = w.process.Process.Kill()
+	_ = w.process.Wait()
+}
+
+// restartBridge ends or kills the bridge, and starts another one at the same address and with the same state.
 func (w *world) restartBridge() {
 	w.t.Helper()
-	if err := w.bridge.Close(); err != nil {
-		w.t.Fatal(err)
-	}
+	w.stop()
 	w.start()
 }
 
@@ -128,6 +185,9 @@ func (w *world) settled(held, waiting int) {
 // idle waits until the bridge remembers no lock.
 func (w *world) idle() {
 	w.t.Helper()
+	if w.processes {
+		return
+	}
 	if !testkit.Settles(testkit.Patience, func() bool {
 		s := w.bridge.Snapshot()
 		return s.Held == 0 && s.Waiting == 0 && s.Clients == 0
