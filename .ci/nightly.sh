@@ -16,6 +16,7 @@ RDMABRIDGE_LAB=1 tests boot 10s -tags lab -vet=off -count=1 -timeout 1h -run '^T
 RDMABRIDGE_LAB=1 RDMABRIDGE_LAB_PAIR="tcp rdma" tests pair 10s -tags lab -vet=off -count=1 -timeout 1h -run '^TestPairLab$' ./internal/lab
 RDMABRIDGE_LAB=1 RDMABRIDGE_LAB_IPVS=1 tests ipvs 10s -tags lab -vet=off -count=1 -timeout 1h -run '^TestIPVSLab$' ./internal/lab
 CHAOS_TIME=${CHAOS_TIME:-30m} tests chaos 1m -vet=off -count=1 -timeout 0 -run '^TestChaos$' ./internal/chaos
+RDMABRIDGE_LOCKS=10000 tests locks 10m -vet=off -count=1 -timeout 1h -run '^TestModel|^TestManyOwners$' ./internal/nlm
 step fuzz .ci/fuzz.sh "${FUZZTIME:-1m}"
 step packages make package-test
 step reproduce make reproduce
