@@ -38,8 +38,11 @@ func (j *judge) routes() {
 		if o.Upstream != "" {
 			why = fmt.Sprintf("and these Calls go to upstream %s, whose server has no %s at its port", o.Upstream, name)
 		}
-		j.add(severity, CodeNoRoute, o.Listener, fmt.Sprintf("Clients ask listener %s for %s, %s: they are answered PROG_UNAVAIL, %s.", o.Listener, name, why, missed[o.Program]),
-			fmt.Sprintf("Add to the listener `routes: [{program: %s, upstream: %s}]`. Over TCP the server has %s at a port of its own: `rpcinfo -p SERVER`.", o.Program, j.upstreamFor(o.Program), name))
+		advice := fmt.Sprintf("Add to the listener `routes: [{program: %s, upstream: %s}]`. Over TCP the server has %s at a port of its own: `rpcinfo -p SERVER`.", o.Program, j.upstreamFor(o.Program), name)
+		if o.Program == "nlm" {
+			advice = "Add to the file `rpcbind: {address: \"0.0.0.0:111\"}` and `nlm: {address: \"0.0.0.0:4045\", server: SERVER}`: docs/locks.md."
+		}
+		j.add(severity, CodeNoRoute, o.Listener, fmt.Sprintf("Clients ask listener %s for %s, %s: they are answered PROG_UNAVAIL, %s.", o.Listener, name, why, missed[o.Program]), advice)
 	}
 }
 

@@ -115,7 +115,7 @@ func TestJudge(t *testing.T) {
 		{"NLM without a route, a while ago", func(s scene) {
 			o := Operation{Listener: "nfs", Program: "nlm", Version: 4, Operation: "NULL", Statuses: map[string]uint64{ClassProgUnavail: 2}}
 			s.now.Operations, s.before.Operations = append(s.now.Operations, o), append(s.before.Operations, o)
-		}, "notice program_without_route nfs", []string{"no locks"}},
+		}, "notice program_without_route nfs", []string{"no locks", "`nlm: {"}},
 		{"NFSACL without a route", func(s scene) {
 			s.now.Operations = append(s.now.Operations, Operation{Listener: "nfs", Program: "nfsacl", Version: 3, Operation: "NULL", Statuses: map[string]uint64{ClassProgUnavail: 1}})
 		}, "notice program_without_route nfs", nil},
@@ -488,7 +488,7 @@ func TestJudge(t *testing.T) {
 			continue
 		}
 		for _, w := range tt.says {
-			if !strings.Contains(got[0].Text, w) {
+			if !strings.Contains(got[0].Text+" "+got[0].Advice, w) {
 				t.Errorf("%s: the text lacks %q:\n%s", tt.name, w, got[0].Text)
 			}
 		}
