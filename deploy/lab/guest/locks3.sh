@@ -73,10 +73,11 @@ bridge() {
     client c9 sh -c 'echo $$ > /run/c9/pid; exec rdmabridge serve -c /run/c9/rdmabridge.yaml' >> /host/c9.log 2>&1 &
     until_is "the bridge" ok 60 bridge_ready
 }
-bridge_ready() { /lab/client.sh c9 wget -q -O - http://127.0.0.1:9090/readyz 2> /dev/null | head -n 1 | cut -c1-2; }
+# The server may be away, so that the bridge is not ready.
+bridge_ready() { [ -z "$(known)" ] || echo ok; }
 # known prints how many locks the bridge knows, how many are waited for, and by how many clients.
 known() {
-    /lab/client.sh c9 wget -q -O - http://127.0.0.1:9090/api/v1/locks |
+    /lab/client.sh c9 wget -q -O - http://127.0.0.1:9090/api/v1/locks 2> /dev/null |
         sed -n 's/.*"held": *\([0-9]*\), *"waiting": *\([0-9]*\), *"clients": *\([0-9]*\).*/\1 \2 \3/p'
 }
 kill_bridge() { kill -9 "$(cat /run/c9/pid)"; }
