@@ -2,6 +2,7 @@ package tap
 
 import (
 	"context"
+	"errors"
 	"io"
 	"sync/atomic"
 	"time"
@@ -22,8 +23,8 @@ const (
 	otherLeg = 512
 )
 
-// A capture is one capture that is running. message and put are for the loops, closing for both sides,
-// and the rest belongs to the goroutine of run.
+// A capture is one capture that is running. It is a Tap, whose methods are for the loops, as is put; closing is for both
+// sides, and the rest belongs to the goroutine of run.
 type capture struct {
 	opts    Options // constant, as are rings and wake
 	rings   []*ring // by loop
@@ -72,8 +73,31 @@ func names(operation string) bool {
 	return operation == "READLINK" || operation == "SYMLINK" || operation == "CREATE"
 }
 
-// message takes what the capture wants of m. It runs on m's loop.
-func (c *capture) message(m *observe.TapMessage) {
+// Wants is part of observe.Tap.
+func (c *capture) Wants(q *observe.TapCall) uint32 {
+	if c.closing.Load() || !c.opts.wants(q) {
+		return 0
+	}
+	return 1
+}
+
+// Over is part of observe.Tap.
+func (c *capture) Over(o *observe.TapOver) {
+	e := event{kind: eventOver, call: o.Call, at: o.At, text: o.Result, status: o.Status, failed: o.Failed}
+	c.put(o.Loop, &e, nil, 0)
+}
+
+// Ended is part of observe.Tap.
+func (c *capture) Ended(conn *observe.TapConn, loop int, _ uint32, err error) {
+	e := event{kind: eventEnded, conn: conn, at: time.Now()}
+	if err != nil && !errors.Is(err, io.EOF) {
+		e.text = err.Error()
+	}
+	c.put(loop, &e, nil, 0)
+}
+
+// Message is part of observe.Tap. It takes what the capture wants of m.
+func (c *capture) Message(m *observe.TapMessage) {
 	e := event{
 		kind: eventMessage, call: m.Call, conn: m.Conn, at: m.At, out: m.Out, reply: m.Reply, reverse: m.Call == 0,
 		data: m.DataLength, rdma: m.RDMA, granted: m.Granted, outstanding: m.Outstanding,

@@ -58,8 +58,8 @@ func (p *fakeProxy) Loops() int { return 1 }
 // disconnect ends the connections.
 func (p *fakeProxy) disconnect(err error) {
 	if t := p.tap.Load(); t != nil {
-		(*t).Ended(p.here, 0, 1<<mostCaptures-1, err)
-		(*t).Ended(p.far, 0, 1<<mostCaptures-1, err)
+		(*t).Ended(p.here, 0, 1<<mostTaps-1, err)
+		(*t).Ended(p.far, 0, 1<<mostTaps-1, err)
 	}
 }
 
@@ -340,19 +340,19 @@ func TestDropped(t *testing.T) {
 func TestBusy(t *testing.T) {
 	h := NewHub(newFakeProxy())
 	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, mostCaptures)
-	for range mostCaptures {
+	ended := make(chan error, mostTaps)
+	for range mostTaps {
 		go func() {
 			_, err := h.Capture(ctx, Options{}, io.Discard, nil)
 			ended <- err
 		}()
 	}
-	testkit.Eventually(t, "all captures run", func() bool { return h.Running() == mostCaptures })
+	testkit.Eventually(t, "all captures run", func() bool { return h.Running() == mostTaps })
 	if _, err := h.Capture(ctx, Options{}, io.Discard, nil); !errors.Is(err, ErrBusy) {
 		t.Errorf("another capture: %v, want ErrBusy", err)
 	}
 	cancel()
-	for range mostCaptures {
+	for range mostTaps {
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
@@ -386,7 +386,7 @@ func TestGrowth(t *testing.T) {
 		}
 		for range calls {
 			p.carry(read)
-			for c := h.captures[0].Load(); c != nil && c.rings[0].full(); { // what it drops, it need not hold
+			for c := h.taps[0].Load(); c != nil && c.Tap.(*capture).rings[0].full(); { // what it drops, it need not hold
 				runtime.Gosched()
 			}
 		}
@@ -429,7 +429,7 @@ func TestLoopAllocs(t *testing.T) {
 		t.Fatal(err)
 	}
 	h := NewHub(p)
-	if _, err := h.add(c); err != nil {
+	if _, err := h.Add(c); err != nil {
 		t.Fatal(err)
 	}
 	m := observe.TapMessage{Wanted: 1, Call: 1, Conn: p.here, Parts: [][]byte{make([]byte, 100), make([]byte, 1000)}, At: time.Now(), Operation: "READ"}

@@ -6,14 +6,13 @@ import (
 	"io"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/rdmabridge/rdmabridge/proxy/observe"
 )
 
-// mostCaptures is how many captures there may be at a time. A bit of the answer of Wants stands for
+// mostTaps is how many captures and other Taps there may be at a time. A bit of the answer of Wants stands for
 // each.
-const mostCaptures = 8
+const mostTaps = 8
 
 // ErrBusy reports that there are as many captures as there may be.
 var ErrBusy = errors.New("tap: as many captures are running as there may be")
@@ -24,20 +23,23 @@ type Tapped interface {
 	Loops() int
 }
 
-// A Hub has the captures of a proxy. It is safe for concurrent use.
+// A Hub has the captures of a proxy, and other Taps. It is the Tap of the proxy. It is safe for concurrent use.
 type Hub struct {
 	from Tapped
 
-	captures [mostCaptures]atomic.Pointer[capture] // loops read them
+	taps [mostTaps]atomic.Pointer[tapped] // loops read them
 
-	mu    sync.Mutex // guards count, and changes of captures; a leaf
+	mu    sync.Mutex // guards count, and changes of taps; a leaf
 	count int
 }
 
-// NewHub returns a Hub of p, which has no Tap while there is no capture.
+// A tapped is one Tap of a Hub.
+type tapped struct{ observe.Tap }
+
+// NewHub returns a Hub of p, which has no Tap while the Hub has none.
 func NewHub(p Tapped) *Hub { return &Hub{from: p} }
 
-// Running returns how many captures there are.
+// Running returns how many Taps there are.
 func (h *Hub) Running() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -58,34 +60,36 @@ func (h *Hub) Capture(ctx context.Context, o Options, w io.Writer, flush func() 
 	if err != nil {
 		return Summary{}, err
 	}
-	at, err := h.add(c)
+	remove, err := h.Add(c)
 	if err != nil {
 		return Summary{}, err
 	}
 	err = c.run(ctx)
-	h.remove(at)
+	remove()
 	return c.summary(), err
 }
 
-func (h *Hub) add(c *capture) (int, error) {
+// Add has t see messages, until remove is called. It is asked about each Call by itself, and any answer but 0 means that
+// it wants the Call. A loop may use t for a little longer than until remove.
+func (h *Hub) Add(t observe.Tap) (remove func(), err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for i := range h.captures {
-		if h.captures[i].Load() == nil {
-			h.captures[i].Store(c)
+	for i := range h.taps {
+		if h.taps[i].Load() == nil {
+			h.taps[i].Store(&tapped{t})
 			if h.count++; h.count == 1 {
 				h.from.SetTap(h)
 			}
-			return i, nil
+			return func() { h.remove(i) }, nil
 		}
 	}
-	return 0, ErrBusy
+	return nil, ErrBusy
 }
 
 func (h *Hub) remove(at int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.captures[at].Store(nil)
+	h.taps[at].Store(nil)
 	if h.count--; h.count == 0 {
 		h.from.SetTap(nil)
 	}
@@ -93,8 +97,8 @@ func (h *Hub) remove(at int) {
 
 // Wants is part of observe.Tap.
 func (h *Hub) Wants(q *observe.TapCall) (wanted uint32) {
-	for i := range h.captures {
-		if c := h.captures[i].Load(); c != nil && !c.closing.Load() && c.opts.wants(q) {
+	for i := range h.taps {
+		if t := h.taps[i].Load(); t != nil && t.Wants(q) != 0 {
 			wanted |= 1 << i
 		}
 	}
@@ -103,39 +107,25 @@ func (h *Hub) Wants(q *observe.TapCall) (wanted uint32) {
 
 // Message is part of observe.Tap.
 func (h *Hub) Message(m *observe.TapMessage) {
-	for i := range h.captures {
-		if m.Wanted&(1<<i) == 0 {
-			continue
-		}
-		if c := h.captures[i].Load(); c != nil {
-			c.message(m)
-		}
-	}
+	h.each(m.Wanted, func(t observe.Tap) { t.Message(m) })
 }
 
 // Over is part of observe.Tap.
-func (h *Hub) Over(o *observe.TapOver) {
-	e := event{kind: eventOver, call: o.Call, at: o.At, text: o.Result, status: o.Status, failed: o.Failed}
-	h.tell(o.Loop, o.Wanted, &e)
-}
+func (h *Hub) Over(o *observe.TapOver) { h.each(o.Wanted, func(t observe.Tap) { t.Over(o) }) }
 
 // Ended is part of observe.Tap.
 func (h *Hub) Ended(conn *observe.TapConn, loop int, wanted uint32, err error) {
-	e := event{kind: eventEnded, conn: conn, at: time.Now()}
-	if err != nil && !errors.Is(err, io.EOF) {
-		e.text = err.Error()
-	}
-	h.tell(loop, wanted, &e)
+	h.each(wanted, func(t observe.Tap) { t.Ended(conn, loop, wanted, err) })
 }
 
-// tell gives e to the captures in wanted.
-func (h *Hub) tell(loop int, wanted uint32, e *event) {
-	for i := range h.captures {
+// each calls f for the Taps in wanted.
+func (h *Hub) each(wanted uint32, f func(t observe.Tap)) {
+	for i := range h.taps {
 		if wanted&(1<<i) == 0 {
 			continue
 		}
-		if c := h.captures[i].Load(); c != nil {
-			c.put(loop, e, nil, 0)
+		if t := h.taps[i].Load(); t != nil {
+			f(t.Tap)
 		}
 	}
 }
