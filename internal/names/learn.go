@@ -1,0 +1,93 @@
+package names
+
+import "net/netip"
+
+// A book is all that is learned of handles.
+type book struct {
+	table   *table
+	exports *exports
+}
+
+// learn takes a fact that a client of a listener has brought.
+func (b *book) learn(client netip.Addr, listener string, f *fact) {
+	t := b.table
+	at := func(dir, name []byte) place { return place{string(t.at(listener, dir)), string(name)} }
+	switch f.kind {
+	case named:
+		in := place{name: string(f.name)}
+		if f.dir != nil {
+			in = at(f.dir, f.name)
+		}
+		t.put(client, listener, f.handle, in, false)
+	case gone:
+		t.remove(at(f.dir, f.name))
+	case moved:
+		t.rename(at(f.dir, f.name), at(f.toDir, f.toName))
+	case mount:
+		if e := t.put(client, listener, f.handle, place{name: string(f.name)}, true); e.hasFSID {
+			b.exports.add(system{listener: listener, fsid: e.fsid}, e.name)
+		}
+	case within:
+		b.within(listener, f)
+	}
+}
+
+// within learns the file system of a handle.
+func (b *book) within(listener string, f *fact) {
+	s := system{listener: listener, fsid: f.fsid}
+	b.exports.begins(b.table.at(listener, f.handle), s)
+	e := b.table.find(listener, f.handle)
+	if e == nil || e.hasFSID && e.fsid == f.fsid {
+		return
+	}
+	e.fsid, e.hasFSID = f.fsid, true
+	if up := b.table.entries[e.dir]; up != nil && up.hasFSID && up.fsid != f.fsid {
+		e.mounted = true // a file system begins here, and NFSv4 has no MOUNT
+	}
+	if e.mounted {
+		b.exports.add(s, b.table.path(e))
+	}
+}
+
+// exportOf returns what tells the export of a handle from others: that of f, if own is set, which its Reply has said.
+// It is what [book.exportName] takes.
+func (b *book) exportOf(listener string, handle []byte, own *fsid) export {
+	s, known := system{listener: listener}, false
+	e := b.table.find(listener, handle)
+	switch {
+	case own != nil:
+		s.fsid, known = *own, true
+	case e != nil && e.hasFSID:
+		s.fsid, known = e.fsid, true
+	default:
+		s, known = b.exports.guess(listener, b.table.at(listener, handle))
+	}
+	if !known || len(b.exports.systems[s]) > 1 {
+		if m := b.table.mountOf(e); m != nil {
+			return export{listener: listener, path: b.table.path(m)}
+		}
+	}
+	if !known {
+		return export{listener: listener}
+	}
+	return export{listener: listener, system: s, known: true}
+}
+
+// An export is an export as counters know it: by its path, or by its file system.
+type export struct {
+	listener string
+	path     string
+	system   system
+	known    bool // system is
+}
+
+// exportName returns the name that people know an export by.
+func (b *book) exportName(x export, show func(string) string) string {
+	switch {
+	case x.path != "":
+		return show(x.path)
+	case x.known:
+		return b.exports.name(x.system, show)
+	}
+	return "unknown"
+}

@@ -1,0 +1,157 @@
+package names
+
+import (
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/proxy/observe"
+)
+
+// Operation
+//
+// A loop copies a Call and its Reply, without the data of READ and WRITE, into a record, and puts the record into its
+// queue when the Call is over. The goroutine takes it from there. Neither waits for the other: what has no room is
+// missed, and counted.
+//
+// # Ownership
+//
+// A slot of a queue has a record that the goroutine has read already, which the loop gets for the one that it puts
+// there. So the records of a loop, and the memory in them, are used again and again.
+
+const (
+	queueLen   = 2048
+	mostOpen   = 4096     // Calls of a loop that are followed at a time
+	mostCopied = 64 << 10 // octets of a message that are copied
+	mostKept   = 2 << 10  // octets of memory that a record keeps
+	mostQueued = 4 << 20  // octets in the queue of a loop
+)
+
+// A record is a Call with its Reply.
+type record struct {
+	client      netip.Addr
+	listener    string
+	weight      float64 // Calls that it stands for
+	began       time.Time
+	took        time.Duration
+	call, reply []byte
+}
+
+// A queue brings records from one loop to the goroutine.
+type queue struct {
+	slots  []*record
+	open   map[uint64]*record // the loop's
+	free   []*record          // the loop's
+	posted atomic.Uint64
+	_      [64]byte // the loop and the goroutine do not share a cache line
+	taken  atomic.Uint64
+	queued atomic.Int64 // octets
+	missed atomic.Uint64
+}
+
+func newQueue() *queue {
+	q := &queue{slots: make([]*record, queueLen), open: make(map[uint64]*record)}
+	return q
+}
+
+// message copies what is wanted of m. It runs on the loop.
+func (q *queue) message(m *observe.TapMessage, sample float64) {
+	if m.Conn.Leg != observe.TapClients || m.Call == 0 {
+		return
+	}
+	r := q.open[m.Call]
+	if m.Reply {
+		if r != nil && m.Out {
+			r.reply, r.took = copied(r.reply[:0], m), m.At.Sub(r.began)
+		}
+		return
+	}
+	if len(q.open) >= mostOpen || r != nil {
+		q.missed.Add(1)
+		return
+	}
+	r = q.spare()
+	*r = record{client: m.Conn.Peer.Addr().Unmap(), listener: m.Conn.Name, weight: 1, began: m.At, call: copied(r.call[:0], m), reply: r.reply[:0]}
+	if sampled(m.Program, m.Operation) {
+		r.weight = 1 / sample
+	}
+	q.open[m.Call] = r
+}
+
+// spare returns a record that nothing is in.
+func (q *queue) spare() *record {
+	n := len(q.free)
+	if n == 0 {
+		return new(record)
+	}
+	r := q.free[n-1]
+	q.free = q.free[:n-1]
+	return r
+}
+
+// copied appends m to b, without the data of READ and WRITE, and not more than mostCopied.
+func copied(b []byte, m *observe.TapMessage) []byte {
+	room := mostCopied
+	if m.DataLength > 0 && (m.Operation == "READ" || m.Operation == "WRITE") {
+		room = min(room, m.Data)
+	}
+	for _, p := range m.Parts {
+		n := min(len(p), room)
+		b, room = append(b, p[:n]...), room-n
+	}
+	return b
+}
+
+// over puts the record of a Call that is over into the queue. It runs on the loop.
+func (q *queue) over(call uint64) {
+	r := q.open[call]
+	if r == nil {
+		return
+	}
+	delete(q.open, call)
+	if n := len(r.call) + len(r.reply); len(r.reply) > 0 {
+		next := q.posted.Load()
+		if next-q.taken.Load() < queueLen && q.queued.Load()+int64(n) <= mostQueued {
+			s := &q.slots[next%queueLen]
+			r, *s = *s, r
+			q.queued.Add(int64(n))
+			q.posted.Store(next + 1)
+		} else {
+			q.missed.Add(1)
+		}
+	}
+	if r != nil && len(q.free) < 64 {
+		q.free = append(q.free, r)
+	}
+}
+
+// peek returns the oldest record, or nil. It is valid until pop.
+func (q *queue) peek() *record {
+	if n := q.taken.Load(); n != q.posted.Load() {
+		return q.slots[n%queueLen]
+	}
+	return nil
+}
+
+// pop gives the record that peek has returned back to the loop.
+func (q *queue) pop() {
+	n := q.taken.Load()
+	r := q.slots[n%queueLen]
+	q.queued.Add(-int64(len(r.call) + len(r.reply)))
+	if cap(r.call)+cap(r.reply) > mostKept {
+		r.call, r.reply = nil, nil
+	}
+	q.taken.Store(n + 1)
+}
+
+// always are the operations that change or tell names, which are looked at even if others are sampled.
+var always = map[string]bool{
+	"LOOKUP": true, "CREATE": true, "MKDIR": true, "SYMLINK": true, "MKNOD": true, "REMOVE": true, "RMDIR": true, "RENAME": true,
+	"LINK": true, "READDIRPLUS": true, "READDIR": true, "OPEN": true, "MNT": true, "COMPOUND": true,
+}
+
+// sampled reports whether an operation is looked at only now and then if a sample is configured.
+func sampled(program uint32, operation string) bool {
+	return program == oncrpc.ProgramNFS && !always[operation]
+}

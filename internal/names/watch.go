@@ -1,0 +1,177 @@
+package names
+
+import (
+	"context"
+	"math/rand/v2"
+	"net/netip"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/proxy/observe"
+)
+
+const (
+	// tick is how often the goroutine looks for records.
+	tick = 10 * time.Millisecond
+	// turn is how many records are read before others may ask.
+	turn = 1 << 14
+)
+
+// Options say what to learn.
+type Options struct {
+	Loops  int
+	Memory int     // octets for the names of handles
+	Sample float64 // the part of the Calls that is looked at
+	Hash   bool    // show each name as a keyed hash
+	Missed func(n uint64)
+}
+
+// A Watch learns names and counts what is used. Its methods are safe for concurrent use.
+type Watch struct {
+	opts   Options
+	queues []*queue // by loop
+	ask    chan func()
+	done   chan struct{} // closed when the goroutine has ended
+	cancel context.CancelFunc
+	redact redactor
+
+	// Owned by the goroutine.
+	book   book
+	hot    hot
+	parsed parsed
+	missed uint64 // that Missed was told of
+	opaque uint64
+}
+
+// Start begins to learn. The caller makes the Watch a Tap.
+func Start(o Options) *Watch {
+	ctx, cancel := context.WithCancel(context.Background())
+	w := &Watch{
+		opts: o, ask: make(chan func()), done: make(chan struct{}), cancel: cancel, redact: newRedactor(o.Hash),
+		book: book{table: newTable(o.Memory), exports: newExports()},
+	}
+	for range o.Loops {
+		w.queues = append(w.queues, newQueue())
+	}
+	go w.run(ctx)
+	return w
+}
+
+// Close ends the goroutine. The Watch is no Tap any more.
+func (w *Watch) Close() {
+	w.cancel()
+	<-w.done
+}
+
+// Wants is part of observe.Tap.
+func (w *Watch) Wants(c *observe.TapCall) uint32 {
+	switch {
+	case c.Reverse, c.Program != oncrpc.ProgramNFS && c.Program != oncrpc.ProgramMount, c.Procedure == 0:
+		return 0
+	case w.opts.Sample < 1 && sampled(c.Program, c.Operation) && rand.Float64() >= w.opts.Sample:
+		return 0
+	}
+	return 1
+}
+
+// Message is part of observe.Tap.
+func (w *Watch) Message(m *observe.TapMessage) { w.queues[m.Loop].message(m, w.opts.Sample) }
+
+// Over is part of observe.Tap.
+func (w *Watch) Over(o *observe.TapOver) { w.queues[o.Loop].over(o.Call) }
+
+// Ended is part of observe.Tap.
+func (w *Watch) Ended(*observe.TapConn, int, uint32, error) {}
+
+func (w *Watch) run(ctx context.Context) {
+	defer close(w.done)
+	t := time.NewTicker(tick)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case f := <-w.ask:
+			w.drain()
+			f()
+		case <-t.C:
+			w.drain()
+		}
+	}
+}
+
+// drain reads records, the oldest of all loops first.
+func (w *Watch) drain() {
+	for range turn {
+		var from *queue
+		var r *record
+		for _, q := range w.queues {
+			if v := q.peek(); v != nil && (r == nil || v.began.Add(v.took).Before(r.began.Add(r.took))) {
+				from, r = q, v
+			}
+		}
+		if r == nil {
+			break
+		}
+		w.take(r)
+		from.pop()
+	}
+	var missed uint64
+	for _, q := range w.queues {
+		missed += q.missed.Load()
+	}
+	if missed > w.missed {
+		w.opts.Missed(missed - w.missed)
+		w.missed = missed
+	}
+}
+
+// take learns from a record, and counts it.
+func (w *Watch) take(r *record) {
+	p := &w.parsed
+	p.parse(r.call, r.reply)
+	if p.opaque {
+		w.opaque++
+	}
+	var own *fsid
+	for i := range p.facts {
+		f := &p.facts[i]
+		if f.kind == within && string(f.handle) == string(p.handle) {
+			own = &f.fsid
+		}
+		w.book.learn(r.client, r.listener, f)
+	}
+	if p.handle == nil || len(p.handle) > maxHandle {
+		return
+	}
+	u := tally{
+		count: r.weight, variance: r.weight * (r.weight - 1), seconds: r.weight * r.took.Seconds(),
+		read: r.weight * float64(p.read), written: r.weight * float64(p.written),
+	}
+	now := w.hot.now(r.began.Add(r.took))
+	x := w.book.exportOf(r.listener, p.handle, own)
+	now.files.add(file{r.listener, string(p.handle)}, &u)
+	now.exports.add(x, &u)
+	now.users.add(user{x, r.client}, &u)
+}
+
+// inside calls f in the goroutine. It reports false if that has ended, or ctx is done.
+func (w *Watch) inside(ctx context.Context, f func()) bool {
+	answered := make(chan struct{})
+	select {
+	case w.ask <- func() { f(); close(answered) }:
+		<-answered
+		return true
+	case <-w.done:
+	case <-ctx.Done():
+	}
+	return false
+}
+
+// clientOf is the text of a client's address.
+func clientOf(a netip.Addr) string {
+	if !a.IsValid() {
+		return "unknown"
+	}
+	return a.String()
+}

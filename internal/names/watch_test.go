@@ -1,0 +1,223 @@
+package names
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/status"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
+	"github.com/rdmabridge/rdmabridge/proxy/observe"
+)
+
+// A feeder plays a loop: it shows Calls and Replies to a Watch.
+type feeder struct {
+	w    *Watch
+	loop int
+	conn *observe.TapConn
+	next uint64
+}
+
+func newFeeder(w *Watch, loop int, client string) *feeder {
+	conn := &observe.TapConn{Leg: observe.TapClients, Name: "nfs", Peer: netip.AddrPortFrom(netip.MustParseAddr(client), 700)}
+	return &feeder{w, loop, conn, uint64(loop) << 32}
+}
+
+// call shows a Call of NFSv3, if it is wanted, with its Reply a millisecond later.
+func (f *feeder) call(operation string, procedure uint32, args, results items) {
+	q := observe.TapCall{Client: f.conn.Peer, Program: oncrpc.ProgramNFS, Version: 3, Procedure: procedure, Operation: operation}
+	if f.w.Wants(&q) == 0 {
+		return
+	}
+	f.next++
+	call, reply := message(3, procedure, encode(nil, args), encode(nil, results))
+	now := time.Now()
+	m := observe.TapMessage{Loop: f.loop, Wanted: 1, Call: f.next, Conn: f.conn, At: now, Parts: [][]byte{call}, Program: q.Program, Version: 3, Procedure: procedure, Operation: operation}
+	f.w.Message(&m)
+	m.Reply, m.Out, m.At, m.Parts = true, true, now.Add(time.Millisecond), [][]byte{reply[:10], reply[10:]}
+	f.w.Message(&m)
+	f.w.Over(&observe.TapOver{Loop: f.loop, Wanted: 1, Call: f.next})
+}
+
+// read reads n octets of a file.
+func (f *feeder) read(handle string, n int) {
+	f.call("READ", 6, items{handle, 0, 0, n}, items{0, 0, n, 1})
+}
+
+func (f *feeder) lookup(handle, dir, name string) {
+	f.call("LOOKUP", 3, items{dir, name}, items{0, handle, 0, 0})
+}
+
+func start(t *testing.T, o Options) *Watch {
+	if o.Missed == nil {
+		o.Missed = func(uint64) {}
+	}
+	o.Memory = 1 << 20
+	w := Start(o)
+	t.Cleanup(w.Close)
+	return w
+}
+
+func row(h status.Hot) string {
+	return fmt.Sprintf("%s in %s by %s: %.0f calls, %.0f read, %.1f ms", h.Path, h.Export, h.Client, h.Calls, h.Read, 1000*h.Mean)
+}
+
+// TestWatch: from messages on two loops to what is shown.
+func TestWatch(t *testing.T) {
+	w := start(t, Options{Loops: 2, Sample: 1})
+	a, b := newFeeder(w, 0, "192.0.2.1"), newFeeder(w, 1, "192.0.2.2")
+	a.lookup("ffff", "dddd", "hot")
+	for range 30 {
+		a.read("ffff", 1000)
+	}
+	for range 10 {
+		b.read("gggg", 10)
+	}
+	n := w.Names(t.Context(), Query{Minutes: 1, Rows: 2})
+	if len(n.Files) != 2 || len(n.Clients) != 2 || len(n.Exports) != 1 || n.Known != 1 {
+		t.Fatalf("%+v", n)
+	}
+	for _, v := range []struct {
+		got  status.Hot
+		want string
+	}{
+		{n.Files[0], ".../hot in unknown by : 30 calls, 30000 read, 1.0 ms"},
+		{n.Files[1], "handle ...67676767 in unknown by : 10 calls, 100 read, 1.0 ms"},
+		{n.Clients[0], " in unknown by 192.0.2.1: 31 calls, 30000 read, 1.0 ms"},
+		{n.Exports[0], " in unknown by : 41 calls, 30100 read, 1.0 ms"},
+	} {
+		if got := row(v.got); got != v.want {
+			t.Errorf("got %s, want %s", got, v.want)
+		}
+	}
+	if n := w.Names(t.Context(), Query{Minutes: 1, Rows: 2, Export: "/other"}); len(n.Files)+len(n.Clients) != 0 {
+		t.Errorf("of another export: %+v", n)
+	}
+}
+
+// TestWatchSample: names are learned of all Calls, and uses counted in a sample are scaled, within the error that is shown.
+func TestWatchSample(t *testing.T) {
+	w := start(t, Options{Loops: 1, Sample: 0.1})
+	f := newFeeder(w, 0, "192.0.2.1")
+	f.lookup("ffff", "dddd", "hot")
+	for range 5000 {
+		f.read("ffff", 100)
+	}
+	h := w.Names(t.Context(), Query{Minutes: 1, Rows: 1}).Files[0]
+	// Four times the standard deviation: one run in 16,000 is farther away.
+	if h.Path != ".../hot" || h.Error < 300 || h.Error > 600 || h.Calls < 5000-2*h.Error || h.Calls > 5000+2*h.Error {
+		t.Errorf("%s, %v +- %v", h.Path, h.Calls, h.Error)
+	}
+}
+
+// TestHash: what is shown has no names, and the same ones look the same.
+func TestHash(t *testing.T) {
+	w := start(t, Options{Loops: 1, Sample: 1, Hash: true})
+	f := newFeeder(w, 0, "192.0.2.1")
+	f.lookup("ffff", "dddd", "secret")
+	f.lookup("gggg", "ffff", "secret")
+	f.read("gggg", 1)
+	n := w.Names(t.Context(), Query{Minutes: 1, Rows: 9})
+	for _, h := range n.Files {
+		if strings.Contains(h.Path, "secret") {
+			t.Errorf("shows %s", h.Path)
+		}
+		if p := strings.Split(h.Path, "/"); len(p) == 3 && (p[1] != p[2] || len(p[1]) != 8 || p[0] != "...") {
+			t.Errorf("shows %s", h.Path)
+		}
+	}
+}
+
+// TestMissed: what does not fit is missed and counted, and the loop does not wait. Memory that long messages took is freed.
+func TestMissed(t *testing.T) {
+	var missed uint64
+	w := start(t, Options{Loops: 1, Sample: 1, Missed: func(n uint64) { missed += n }})
+	blocked, goOn := make(chan bool), make(chan bool)
+	done := make(chan bool)
+	go func() {
+		w.inside(t.Context(), func() { close(blocked); <-goOn })
+		close(done)
+	}()
+	<-blocked
+	f := newFeeder(w, 0, "192.0.2.1")
+	const extra = 100
+	for range queueLen + extra {
+		f.read("ffff", 1)
+	}
+	close(goOn)
+	<-done
+	n := w.Names(t.Context(), Query{Minutes: 1, Rows: 1})
+	if missed != extra || n.Missed != extra || n.Files[0].Calls != queueLen {
+		t.Errorf("missed %d, says %d; counted %v", missed, n.Missed, n.Files[0].Calls)
+	}
+	q := w.queues[0]
+	if got := q.queued.Load(); got != 0 || len(q.open) != 0 {
+		t.Errorf("%d octets queued, %d Calls open", got, len(q.open))
+	}
+	long := strings.Repeat("x", 1<<20)
+	for range 2 * mostQueued / mostCopied {
+		f.call("READDIRPLUS", 17, items{"dddd"}, items{0, long})
+	}
+	if w.Names(t.Context(), Query{Minutes: 1, Rows: 1}); q.queued.Load() != 0 {
+		t.Errorf("%d octets queued", q.queued.Load())
+	}
+	for _, r := range q.slots {
+		if r != nil && cap(r.call)+cap(r.reply) > mostKept {
+			t.Fatalf("a record keeps %d octets", cap(r.reply))
+		}
+	}
+}
+
+// TestLoops: two loops put while the goroutine takes and others ask. Nothing is lost that is not counted.
+func TestLoops(t *testing.T) {
+	w := start(t, Options{Loops: 2, Sample: 1})
+	var wg sync.WaitGroup
+	const calls = 5000
+	for loop := range 2 {
+		wg.Go(func() {
+			f := newFeeder(w, loop, "192.0.2.1")
+			for range calls {
+				f.read("ffff", 1)
+			}
+		})
+	}
+	wg.Go(func() {
+		for range 20 {
+			w.Names(t.Context(), Query{Minutes: 1, Rows: 10})
+		}
+	})
+	wg.Wait()
+	n := w.Names(t.Context(), Query{Minutes: 1, Rows: 1})
+	if got := uint64(n.Files[0].Calls) + n.Missed; got != 2*calls {
+		t.Errorf("counted and missed %d of %d", got, 2*calls)
+	}
+}
+
+// TestLoopAllocs: once a loop has its records, it allocates nothing for a Call.
+func TestLoopAllocs(t *testing.T) {
+	q := newQueue()
+	conn := newFeeder(nil, 0, "192.0.2.1").conn
+	call := make([]byte, 200)
+	m := observe.TapMessage{Call: 1, Conn: conn, Program: oncrpc.ProgramNFS, Operation: "READ"}
+	parts := [][]byte{call}
+	one := func() {
+		m.Reply, m.Out, m.Parts = false, false, parts
+		q.message(&m, 1)
+		m.Reply, m.Out = true, true
+		q.message(&m, 1)
+		q.over(1)
+		if q.peek() != nil {
+			q.pop()
+		}
+	}
+	for range 2 * queueLen {
+		one()
+	}
+	if n := testing.AllocsPerRun(100, one); n != 0 && !testkit.RaceEnabled {
+		t.Errorf("%v allocations", n)
+	}
+}
