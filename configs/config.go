@@ -26,6 +26,7 @@ type Config struct {
 	Control   Control           `mapstructure:"control"`
 	Log       Log               `mapstructure:"log"`
 	Tracing   Tracing           `mapstructure:"tracing"`
+	Names     Names             `mapstructure:"names"`
 	Drain     Drain             `mapstructure:"drain"`
 	Reload    Reload            `mapstructure:"reload"`
 	Handover  Handover          `mapstructure:"handover"`

@@ -79,7 +79,7 @@ func TestLoadFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, err := LoadFile(f, testKnown())
-	if want := f + ":10: x: unknown setting; known here: admin, busy_poll, chunks, control, drain, handover, hardening, identity, listeners, log, loops, memory, nlm, programs, reload, rpcbind, tenants, tls, tracing, upstreams"; err == nil || err.Error() != want {
+	if want := f + ":10: x: unknown setting; known here: admin, busy_poll, chunks, control, drain, handover, hardening, identity, listeners, log, loops, memory, names, nlm, programs, reload, rpcbind, tenants, tls, tracing, upstreams"; err == nil || err.Error() != want {
 		t.Errorf("err = %v, want %s", err, want)
 	}
 	if err := os.WriteFile(f, make([]byte, maxFile+1), 0o600); err != nil {

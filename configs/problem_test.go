@@ -95,6 +95,9 @@ log: json
 	{"words", head + tail + "log: {level: loud, format: xml}\n", `
 		line 3: log.format: "xml" is not possible here; write auto, json or console
 		line 3: log.level: "loud" is not possible here; write debug, info, warn or error`},
+	{"names", head + tail + "names: {mode: on, memory: 1KiB, redact: some}\n", `
+		line 3: names.memory: 1KiB is out of range; write a size from 1MiB to 4GiB
+		line 3: names.redact: "some" is not possible here; write none or hash`},
 	{"access log", head + tail + "log: {access: {mode: some, slower: none, sample: 2, path: access.log}}\ntracing: {endpoint: 'collector:4318', sample: 0%}\n", `
 		line 3: log.access.mode: "some" is not possible here; write off, failed, slow, sampled or all
 		line 3: log.access.path: "access.log" is not an absolute path; write stderr, or a path such as /var/log/rdmabridge/access.log

@@ -55,6 +55,7 @@ func (c *Config) validate(k Known, r *report) {
 	}
 	c.Log.validate(r)
 	c.Tracing.validate(k, r)
+	c.Names.validate(r)
 	r.finite("drain.timeout", c.Drain.Timeout)
 	c.Reload.validate(r)
 	c.Handover.validate(k, r)

@@ -173,7 +173,7 @@ var (
 
 var transportLabel = Label{Name: "transport", Help: "how it came", Values: []Value{{"tcp", ""}, {"udp", ""}}}
 
-// The access log and the traces.
+// The access log, names and the traces.
 var (
 	AccessLogLines = counter(Definition{
 		Name: "access_log_lines_total",
@@ -182,6 +182,10 @@ var (
 	AccessLogDroppedLines = counter(Definition{
 		Name: "access_log_dropped_lines_total",
 		Help: "Lines of the access log that were lost, because it did not keep up or could not be written.",
+	})
+	NamesMissedCalls = counter(Definition{
+		Name: "names_missed_calls_total",
+		Help: "Calls that names.mode did not look at, because they came faster than it does.",
 	})
 	TraceCalls = counter(Definition{
 		Name: "trace_calls_total",

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"net/url"
 	"strconv"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/cli"
 	"github.com/rdmabridge/rdmabridge/internal/control"
+	"github.com/rdmabridge/rdmabridge/internal/names"
 	"github.com/rdmabridge/rdmabridge/internal/show"
 	"github.com/rdmabridge/rdmabridge/internal/status"
 )
@@ -110,6 +112,14 @@ func document(ctx context.Context, c *control.Client, q status.Query) (*status.D
 	d := new(status.Document)
 	if err := c.Get(ctx, target("/api/v1/status", q), d); err != nil {
 		return nil, asked(err)
+	}
+	if q.Names {
+		v := url.Values{"export": {q.NamesOf}, "minutes": {strconv.Itoa(max(1, q.Minutes))}, "rows": {"1000"}}
+		err := c.Get(ctx, names.Path+"?"+v.Encode(), &d.Names)
+		// A bridge that learns no names has no names to show, and top says so.
+		if off := new(control.AnswerError); err != nil && !(errors.As(err, &off) && off.Status == http.StatusConflict) {
+			return nil, asked(err)
+		}
 	}
 	return d, nil
 }

@@ -17,9 +17,11 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/handover"
 	"github.com/rdmabridge/rdmabridge/internal/logsink"
 	"github.com/rdmabridge/rdmabridge/internal/loop"
+	"github.com/rdmabridge/rdmabridge/internal/names"
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/internal/rpcbind"
 	"github.com/rdmabridge/rdmabridge/internal/status"
+	"github.com/rdmabridge/rdmabridge/internal/tap"
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
@@ -55,7 +57,11 @@ type bridge struct {
 
 	observers observers
 	accessed  configs.AccessLog // settings of observers.access
-	traced    configs.Tracing   // and of observers.tracer
+	traced    configs.Tracing   // settings of observers.tracer
+	named     configs.Names     // settings of observers.names
+
+	taps  *tap.Hub                    // has the captures and observers.names
+	names atomic.Pointer[names.Watch] // that of observers.names, for the control socket; nil for none
 
 	metrics *metrics.Registry
 	arena   *regmem.Arena
@@ -115,6 +121,7 @@ func newBridge(c *configs.Config, log zerolog.Logger, in *handover.Inheritance) 
 	if b.proxy, err = proxy.New(o); err != nil {
 		return nil, err
 	}
+	b.taps = tap.NewHub(b.proxy)
 	b.adopt(inUse)
 	limitDescriptors(c, b.engine.Sockets(), &b.log)
 	b.registerMetrics()

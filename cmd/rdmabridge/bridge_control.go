@@ -7,6 +7,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/action"
 	"github.com/rdmabridge/rdmabridge/internal/control"
+	"github.com/rdmabridge/rdmabridge/internal/names"
 	"github.com/rdmabridge/rdmabridge/internal/tap"
 )
 
@@ -44,7 +45,8 @@ func (b *bridge) startControl(predecessor int) {
 // handleControl adds what the control socket serves. Patterns are those of http.ServeMux.
 func (b *bridge) handleControl(handle func(pattern string, h http.Handler)) {
 	handle("/", b.pages)
-	handle("GET "+tap.Path, tap.NewHub(b.proxy))
+	handle("GET "+tap.Path, b.taps)
+	handle("GET "+names.Path, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { names.Serve(w, r, b.names.Load()) }))
 	handle("GET /api/v1/config", http.HandlerFunc(b.serveConfig))
 	(&action.Handler{Proxy: b.proxy, Log: b.log, Sink: b.sink, Drain: b.askToDrain}).Register(handle)
 }

@@ -281,7 +281,7 @@ func TestCompletion(t *testing.T) {
 	for _, tt := range []struct{ args, want string }{
 		{"log-level|", "configured\tthe level of the configuration\ndebug\ninfo\nwarn\nerror\n:4"},
 		{"clients|--sort|", "waiting\nbytes\noldest\ncalls\naddress\n:4"},
-		{"top|--view|", "clients\noperations\nconnections\nupstreams\nlinks\nevents\n:4"},
+		{"top|--view|", "clients\noperations\nconnections\nupstreams\nlinks\nevents\nexports\nfiles\nexport-clients\n:4"},
 		{"eject|" + socket + "|", "storage\tdown\ntwo\tdown\n:4"},
 		{"eject|" + socket + "|storage|", "127.0.0.1:1\t"},
 		{"eject|" + socket + "|storage|x|", ":4"},

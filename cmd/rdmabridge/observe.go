@@ -1,20 +1,34 @@
 package main
 
 import (
+	"fmt"
 	"os"
 
 	"github.com/rdmabridge/rdmabridge/cmd/rdmabridge/internal/translate"
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/accesslog"
+	"github.com/rdmabridge/rdmabridge/internal/names"
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/proxy/observe"
 )
 
-// observers are what looks at the Calls that are over: the access log and the traces. The
+// observers are what looks at Calls: the access log, the traces, and what learns names. The
 // goroutine of service.run owns them.
 type observers struct {
 	access *accesslog.Log // nil for none
 	tracer tracer         // nil for none
+	names  *learner       // nil for none
+}
+
+// A learner learns names, as one of the Taps of a bridge.
+type learner struct {
+	*names.Watch
+	remove func() // from the Taps
+}
+
+func (l *learner) close() {
+	l.remove()
+	l.Close()
 }
 
 // A tracer sends spans of Calls.
@@ -51,7 +65,7 @@ func (o *observers) observer() observe.Observer {
 	return nil
 }
 
-// prepareObservers opens what the access log and the traces of next need that those in force do not
+// prepareObservers opens what the access log, the traces and the names of next need that those in force do not
 // have. Commit puts them in force; abandon gives them up.
 func (b *bridge) prepareObservers(next *configs.Config) (commit, abandon func(), err error) {
 	access, err := b.prepareAccessLog(&next.Log.Access)
@@ -70,16 +84,51 @@ func (b *bridge) prepareObservers(next *configs.Config) (commit, abandon func(),
 			}
 		}
 	}
+	newNames, err := b.prepareNames(&next.Names)
+	fresh := observers{access, newTracer, newNames}
+	if err != nil {
+		fresh.names = b.observers.names
+		fresh.closeExcept(b.observers)
+		return nil, nil, err
+	}
 	commit = func() {
 		old := b.observers
-		b.observers, b.accessed, b.traced = observers{access, newTracer}, next.Log.Access, next.Tracing
+		b.observers, b.accessed, b.traced, b.named = fresh, next.Log.Access, next.Tracing, next.Names
+		b.names.Store(fresh.names.watch())
 		b.proxy.SetObserver(b.observers.observer())
 		if access != nil {
 			access.Set(translate.AccessLog(&next.Log.Access))
 		}
 		old.closeExcept(b.observers)
 	}
-	return commit, func() { (&observers{access, newTracer}).closeExcept(b.observers) }, nil
+	return commit, func() { fresh.closeExcept(b.observers) }, nil
+}
+
+// prepareNames returns what learns names as c says, which may be what is in force, or nil for none.
+func (b *bridge) prepareNames(c *configs.Names) (*learner, error) {
+	switch {
+	case c.Mode != configs.On:
+		return nil, nil
+	case b.observers.names != nil && *c == b.named:
+		return b.observers.names, nil
+	}
+	o := translate.Names(c)
+	o.Loops, o.Missed = b.proxy.Loops(), b.metrics.Counter(metrics.NamesMissedCalls).Add
+	l := &learner{Watch: names.Start(o)}
+	var err error
+	if l.remove, err = b.taps.Add(l); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("names.mode: %w: end one of them first", err)
+	}
+	return l, nil
+}
+
+// watch returns what the control socket asks; nil for none.
+func (l *learner) watch() *names.Watch {
+	if l == nil {
+		return nil
+	}
+	return l.Watch
 }
 
 // closeExcept closes those of o that are not in other.
@@ -89,6 +138,9 @@ func (o *observers) closeExcept(other observers) {
 	}
 	if o.tracer != nil && o.tracer != other.tracer {
 		o.tracer.Close()
+	}
+	if o.names != nil && o.names != other.names {
+		o.names.close()
 	}
 }
 
@@ -148,5 +200,6 @@ func (b *bridge) closeObservers() {
 	b.proxy.SetObserver(nil)
 	old := b.observers
 	b.observers = observers{}
+	b.names.Store(nil)
 	old.closeExcept(observers{})
 }

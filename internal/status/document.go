@@ -28,6 +28,7 @@ type Document struct {
 	Locks      *Locks      `json:"locks,omitempty"` // nil if the bridge has no lock manager
 	Clients    Clients     `json:"clients"`
 	Operations []Operation `json:"operations"`
+	Names      *Names      `json:"-"` // which top asks for beside the document; nil if names are off
 	Memory     Memory      `json:"memory"`
 	Events     []Event     `json:"events"`  // the newest first
 	History    History     `json:"history"` // the last ten minutes

@@ -13,6 +13,11 @@ type Query struct {
 	Filter string
 	// Connections asks for the connections of the upstreams.
 	Connections bool
+	// Names asks for a [Names] beside the Document, and NamesOf for what is of one export alone.
+	Names   bool
+	NamesOf string
+	// Minutes is how long the Names are about; 0 for 1.
+	Minutes int
 }
 
 // MostClients bounds the clients that a Document lists.

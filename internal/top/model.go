@@ -25,7 +25,14 @@ var views = []view{
 	{"upstreams", "servers", show.Pair.Upstreams},
 	{"links", "connections to upstreams", show.Pair.Links},
 	{"events", "what happened last", show.Pair.Events},
+	{"exports", "what clients mount", show.Pair.Exports},
+	{"files", "files that are used most", show.Pair.Files},
+	{"export-clients", "clients of exports", show.Pair.ExportClients},
 }
+
+// firstNames is the index of the first view of names, which few bridges learn: names.mode. They are hidden until one
+// of them is chosen.
+const firstNames = 6
 
 // links is the index of the view that needs the connections of upstreams.
 const links = 4
@@ -44,6 +51,8 @@ type model struct {
 	filter   string
 	interval time.Duration
 	clients  int
+	namesOf  string // the one export that the views of names are about; "" for all
+	minutes  int    // how long they are about
 
 	scroll int  // rows of the table, or lines of the help, above the screen
 	help   bool // instead of the table
@@ -59,7 +68,7 @@ type model struct {
 }
 
 func newModel(o Options) *model {
-	m := &model{interval: o.Interval, filter: o.Filter, clients: o.Clients, sort: make([]string, len(views)), reverse: make([]bool, len(views)), width: usualWidth, height: usualHeight}
+	m := &model{interval: o.Interval, filter: o.Filter, clients: o.Clients, namesOf: o.NamesOf, minutes: o.Minutes, sort: make([]string, len(views)), reverse: make([]bool, len(views)), width: usualWidth, height: usualHeight}
 	empty := show.Pair{Now: new(status.Document)}
 	for i, v := range views {
 		m.sort[i] = v.table(empty).Sort
@@ -76,7 +85,7 @@ func newModel(o Options) *model {
 
 // query returns what to ask the bridge for.
 func (m *model) query() status.Query {
-	q := status.Query{Clients: m.clients, Connections: m.view == links}
+	q := status.Query{Clients: m.clients, Connections: m.view == links, Names: m.view >= firstNames, NamesOf: m.namesOf, Minutes: m.minutes}
 	if m.now != nil && m.now.Clients.Shown < m.now.Clients.Total {
 		q.Filter = m.filter // the bridge leaves some out: not those that are looked for
 	}
@@ -140,9 +149,9 @@ func (m *model) key(k key) request {
 		m.filter = ""
 		return ask
 	case keyTab:
-		return m.choose((m.view + 1) % len(views))
+		return m.choose((m.view + 1) % m.shown())
 	case keyBackTab:
-		return m.choose((m.view + len(views) - 1) % len(views))
+		return m.choose((m.view + m.shown() - 1) % m.shown())
 	case 's', '>', keyRight:
 		m.sortNext(1)
 	case 'S', '<', keyLeft:
@@ -168,10 +177,18 @@ func (m *model) key(k key) request {
 	return nothing
 }
 
+// shown is how many views there are to choose from with Tab.
+func (m *model) shown() int {
+	if m.view < firstNames {
+		return firstNames
+	}
+	return len(views)
+}
+
 // choose shows another view.
 func (m *model) choose(view int) request {
 	m.view, m.scroll, m.help = view, 0, false
-	if m.view == links && !m.paused {
+	if (m.view == links || m.view >= firstNames) && !m.paused {
 		return ask
 	}
 	return nothing
@@ -321,6 +338,9 @@ func (m *model) emptyText() string {
 	if m.filter != "" {
 		return fmt.Sprintf("Nothing in %s contains %q; Esc removes the filter.", views[m.view].name, m.filter)
 	}
+	if m.view >= firstNames && m.pair.Now.Names == nil {
+		return "This bridge learns no names, or has just begun to: docs/names.md."
+	}
 	return "There are no " + views[m.view].name + "."
 }
 
@@ -422,13 +442,13 @@ func wrap(lines []show.Line, width, indent int) []show.Line {
 // tabs names the views.
 func (m *model) tabs(width int) show.Line {
 	var l show.Line
-	for i, v := range views {
+	for i, v := range views[:m.shown()] {
 		style := show.Dim
 		if i == m.view {
 			style = show.Strong
 		}
 		name := v.name
-		if width < 70 && i != m.view {
+		if (width < 70 || width < 120 && m.view >= firstNames) && i != m.view {
 			name = name[:4]
 		}
 		if i == m.view {
@@ -476,6 +496,7 @@ func (m *model) helpLines(width int) []show.Line {
 	lines := []show.Line{line(show.Strong, "Keys")}
 	for _, k := range [][2]string{
 		{"1 to 6, Tab", "another view: clients (hosts), operations, connections of clients, upstreams, links (connections to upstreams), events"},
+		{"7 to 9", "exports, files, and clients of exports, if the bridge learns names"},
 		{"s S, < >", "sort by the next or the previous column"},
 		{"r", "reverse the order"},
 		{"/", "show only the lines that contain a text; Esc shows all again"},

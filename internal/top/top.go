@@ -34,7 +34,9 @@ type Options struct {
 	Sort     string        // key of a column of that view; "" for the view's own
 	Reverse  bool
 	Filter   string
-	Clients  int // most connections of clients that are asked for
+	Clients  int    // most connections of clients that are asked for
+	NamesOf  string // the one export that the views of names are about; "" for all
+	Minutes  int    // how long they are about; 0 for 1
 
 	Color bool
 }

@@ -36,6 +36,18 @@ func document(now time.Time, grown float64) *status.Document {
 		State:     status.Ready,
 		Config:    status.Config{File: "/etc/rdmabridge/rdmabridge.yaml", Loaded: ago(3 * time.Hour), RestartNeeded: true},
 		Hardening: status.Hardening{InForce: []string{"core dumps", "system calls"}, Missing: []string{"files: the kernel has no Landlock, or it is off"}},
+		Names: &status.Names{
+			Since: now.Add(-90 * time.Second), Time: now, Sample: 1, Known: 900, Used: 400_000,
+			Exports: []status.Hot{
+				{Listener: "nfs", Export: "/export/home", Calls: 9e5, Read: 4e9, Written: 5e8, Mean: 0.0012},
+				{Listener: "nfs", Export: "fsid 0x1f", Calls: 900, Error: 90, Mean: 0.0004},
+			},
+			Files: []status.Hot{
+				{Listener: "nfs", Export: "/export/home", Path: "/export/home/build/obj/x.o", Calls: 4e5, Error: 1200, Read: 3e9, Mean: 0.002},
+				{Listener: "nfs", Export: "/export/home", Path: ".../log\x1b[31m", Removed: true, Calls: 3e4, Error: 1200, Written: 5e8, Mean: 0.0005},
+				{Listener: "nfs", Export: "unknown", Path: "handle ...0102030405060708090a0b0c", Calls: 90},
+			},
+		},
 		Problems: []status.Problem{
 			{Severity: status.Critical, Code: "upstream_down", Subject: "scratch", Text: "Upstream scratch has no connection since 42s: 10.1.0.9:2049: connection refused. Its clients wait.", Advice: "Look whether the server runs, and at rdmabridge doctor --upstream scratch."},
 			{Severity: status.Warning, Code: "credits_starved", Subject: "storage", Text: "Calls to upstream storage wait 60% of their time for a credit: the server grants 32 of 512.", Advice: "Raise the server's credits, or pool.connections."},

@@ -1,0 +1,108 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/rdmabridge/rdmabridge/internal/control"
+	"github.com/rdmabridge/rdmabridge/internal/demo"
+	"github.com/rdmabridge/rdmabridge/internal/names"
+	"github.com/rdmabridge/rdmabridge/internal/status"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
+)
+
+// TestNames: a reload has the bridge learn names, top shows them with the octets that libnfs has moved, a capture may
+// run beside, the admin address has none of it, and another reload ends it.
+func TestNames(t *testing.T) {
+	t.Parallel()
+	testkit.Needs(t, "nfs-cp")
+	dir := t.TempDir()
+	sock, admin := filepath.Join(dir, "c.sock"), testkit.FreeAddr(t)
+	text := fmt.Sprintf(`
+listeners:
+  - {name: nfs, address: 127.0.0.1:0, upstream: server}
+upstreams:
+  - {name: server, transport: tcp, endpoints: [%q]}
+admin: {address: %q}
+control: {path: %q}
+`, startDemoNFS(t, demo.Options{}), admin, sock)
+	x := startReload(t, text)
+	must(t, x.b.waitReady(testkit.Patience))
+	top := func(args ...string) string {
+		t.Helper()
+		code, out, errOut := run(append([]string{"top", "--once", "--interval", "100ms", "--socket", sock}, args...)...)
+		if code != 0 {
+			t.Fatalf("top %v: %d %s", args, code, errOut)
+		}
+		return out
+	}
+	if s := top("--files"); !strings.Contains(s, "This bridge learns no names") {
+		t.Errorf("names are off, and top says\n%s", s)
+	}
+	x.reload(text+"names: {mode: on}\n", `"setting":"names.mode","old":"off","new":"on"`)
+	stopCapture := startCaptureCommand(t, "--socket", sock, "-w", filepath.Join(dir, "c.pcapng"))
+	_, port, err := net.SplitHostPort(x.b.proxy.Addr("nfs"))
+	must(t, err)
+	url := fmt.Sprintf("nfs://127.0.0.1//data?nfsport=%s&mountport=%s", port, port)
+	const size = 3<<20 + 17
+	local := filepath.Join(dir, "data")
+	write(t, local, string(testkit.Pattern(size, byte(7))))
+	for _, args := range [][]string{{local, url}, {url, local + "2"}, {url, local + "3"}} {
+		if out, err := exec.Command("nfs-cp", args...).CombinedOutput(); err != nil {
+			t.Fatalf("nfs-cp: %v: %s", err, out)
+		}
+	}
+	stopCapture()
+	var n status.Names
+	c := control.NewClient(sock)
+	defer c.Close()
+	testkit.Eventually(t, "the file is counted", func() bool {
+		n = status.Names{}
+		must(t, c.Get(t.Context(), names.Path, &n))
+		return len(n.Files) > 0 && n.Files[0].Read == 2*size
+	})
+	for _, h := range []status.Hot{n.Files[0], n.Exports[0], n.Clients[0]} {
+		if h.Export != "/" || h.Read != 2*size || h.Written != size || h.Calls < 6 || h.Error != 0 || h.Mean <= 0 || h.Listener != "nfs" {
+			t.Errorf("counted %+v", h)
+		}
+	}
+	if f := n.Files[0]; f.Path != "/data" || n.Clients[0].Client != "127.0.0.1" || n.Missed != 0 {
+		t.Errorf("%+v", n)
+	}
+	for view, want := range map[string]string{"--files": `(?m)^/data +/ +nfs`, "--exports": `(?m)^/ +nfs`, "--clients-of=/": `(?m)^127\.0\.0\.1 +/ +nfs`} {
+		if s := top(view); !regexp.MustCompile(want).MatchString(s) {
+			t.Errorf("top %s has no %s:\n%s", view, want, s)
+		}
+	}
+	if s := top("--clients-of", "/other"); strings.Contains(s, "127.0.0.1 ") || !strings.Contains(s, "There are no export-clients.") {
+		t.Errorf("top --clients-of /other:\n%s", s)
+	}
+	for _, path := range []string{names.Path, "/api/v1/status"} {
+		r, err := http.Get("http://" + admin + path)
+		must(t, err)
+		b, err := io.ReadAll(r.Body)
+		must(t, err)
+		r.Body.Close()
+		if strings.Contains(string(b), "/data") || path == names.Path && r.StatusCode == http.StatusOK {
+			t.Errorf("the admin address has names at %s: %d", path, r.StatusCode)
+		}
+		if path != names.Path && !json.Valid(b) {
+			t.Errorf("%s: %s", path, b)
+		}
+	}
+	x.reload(text, `"setting":"names.mode","old":"on","new":"off"`)
+	if s := top("--files"); !strings.Contains(s, "This bridge learns no names") {
+		t.Errorf("names are off again, and top says\n%s", s)
+	}
+	if n := x.b.taps.Running(); n != 0 {
+		t.Errorf("%d Taps are left", n)
+	}
+}
