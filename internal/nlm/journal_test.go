@@ -181,6 +181,34 @@ func TestFreed(t *testing.T) {
 	}
 }
 
+// TestCrossed: what is unlocked while the client is being asked about it leaves nothing in the file.
+func TestCrossed(t *testing.T) {
+	for name, cross := range map[string]func(*table, identity){
+		"UNLOCK":                      func(t *table, id identity) { t.released(id, &request{}, true) },
+		"a restart":                   func(t *table, id identity) { l := t.lost(id.client, nil)[0]; t.freed(&l) },
+		"no UNLOCK":                   func(*table, identity) {},
+		"an UNLOCK of something else": func(t *table, id identity) { t.released(id, &request{start: 1}, true) },
+	} {
+		for e := grantTaken; e <= grantUnanswered; e++ {
+			state := t.TempDir()
+			table := openTable(t, state)
+			id := identity{client: netip.MustParseAddr("192.0.2.1"), svid: 1}
+			r := &request{block: 1, length: 5}
+			o := table.begin(id, path{local: netip.MustParseAddr("192.0.2.2")}, r, credential{})
+			table.settle(o, r, blocked, true)
+			r.svid = o.number
+			_, _, _, end := table.offer(r)
+			cross(table, id)
+			end(e)
+			now := table.snapshot()
+			table.close()
+			if x := openTable(t, state).snapshot(); x.Held != now.Held || x.Waiting != now.Waiting || (name == "UNLOCK" || name == "a restart") && x.Clients > 0 {
+				t.Errorf("%s, %d: %+v, and after a restart %+v", name, e, now, x)
+			}
+		}
+	}
+}
+
 // TestUnreadable: a file with a mistake is put aside, and what it says before that is known. A last line that is cut off
 // is no mistake.
 func TestUnreadable(t *testing.T) {

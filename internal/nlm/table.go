@@ -233,6 +233,7 @@ func (t *table) released(id identity, r *request, unlocked bool) {
 	f := o.files[string(r.handle)]
 	t.unwait(o, f, r.span())
 	if unlocked {
+		t.unask(o, string(r.handle), f, r.span())
 		t.unhold(o, string(r.handle), f, r.span())
 	}
 	t.unmark(o, r, f)
@@ -283,18 +284,18 @@ func (t *table) offer(r *request) (g grant, o owner, asked bool, end func(grantE
 	return grantAsk, *p, asked, func(e grantEnd) {
 		t.mu.Lock()
 		defer t.mu.Unlock()
-		f.asking = slices.DeleteFunc(f.asking, func(x span) bool { return x == s })
-		if p.files[handle] != f {
-			return
+		i := slices.Index(f.asking, s)
+		if i < 0 {
+			return // it was unlocked meanwhile
 		}
-		if e == grantTaken {
-			t.unmark(p, r, f)
-			return
+		f.asking = slices.Delete(f.asking, i, i+1)
+		if e != grantTaken {
+			for _, part := range parts {
+				t.unhold(p, handle, f, part)
+			}
 		}
-		for _, part := range parts {
-			t.unhold(p, handle, f, part)
-		}
-		if w.asked = e == grantUnanswered; e != grantRefused && at >= 0 && f.waiting(s) < 0 {
+		t.unmark(p, r, f)
+		if w.asked = e == grantUnanswered; e >= grantLater && at >= 0 && f.waiting(s) < 0 {
 			t.await(p, handle, f, w)
 		}
 		t.sweep(p, handle, f)
@@ -310,6 +311,17 @@ const (
 	grantLater               // the client waits, and must be asked again
 	grantUnanswered          // the client has perhaps taken it
 )
+
+// unask forgets what the client is being asked about in s, which is unlocked.
+func (t *table) unask(o *owner, handle string, f *file, s span) {
+	f.asking = slices.DeleteFunc(f.asking, func(x span) bool {
+		if x.Start < s.Start || x.End > s.End {
+			return false
+		}
+		t.journal.mark("free", o, handle, wait{span: x})
+		return true
+	})
+}
 
 // waiting returns the index of the wait for s, or -1.
 func (f *file) waiting(s span) int {
@@ -367,7 +379,7 @@ func (t *table) count(o *owner, held, waiting int) {
 
 // sweep forgets what is no more.
 func (t *table) sweep(o *owner, handle string, f *file) {
-	if len(f.held)+len(f.waits)+len(f.pending) > 0 {
+	if len(f.held)+len(f.waits)+len(f.pending)+len(f.asking) > 0 {
 		return
 	}
 	delete(o.files, handle)
@@ -449,6 +461,7 @@ func (t *table) freed(l *loss) {
 		t.unwait(o, f, w.span)
 		t.journal.mark("free", o, l.handle, w)
 	}
+	t.unask(o, l.handle, f, everything)
 	t.unhold(o, l.handle, f, everything)
 	t.sweep(o, l.handle, f)
 }
