@@ -29,7 +29,13 @@ func (s *Server) lock(x *call, r *request) {
 	}
 	ctx, cancel := context.WithTimeout(s.ctx, serverTimeout)
 	defer cancel()
-	res, refusal := s.forward(ctx, x, procedure, async, r)
+	res, refusal := result{stat: gracePeriod, ours: true}, []byte(nil)
+	if x.next(ctx) {
+		res, refusal = s.forward(ctx, x, procedure, async, r)
+	}
+	s.mu.Lock()
+	s.pass(x, r)
+	s.mu.Unlock()
 	s.series.called(procedure, res.stat, refusal != nil)
 	switch {
 	case res.ours && r.reclaim != 0: // Linux loses a lock that it must reclaim later; without an answer it repeats the Call
@@ -44,6 +50,19 @@ func (s *Server) lock(x *call, r *request) {
 		x.send(refusal)
 	default:
 		x.send(res.append(oncrpc.AppendAccepted(nil, x.XID, oncrpc.Success), r.cookie, x.Version, procedure))
+	}
+}
+
+// next waits for the Call's turn. It reports false if ctx ends before.
+func (x *call) next(ctx context.Context) bool {
+	if x.before == nil {
+		return true
+	}
+	select {
+	case <-x.before:
+		return true
+	case <-ctx.Done():
+		return false
 	}
 }
 

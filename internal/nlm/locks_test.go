@@ -2,6 +2,7 @@ package nlm_test
 
 import (
 	"context"
+	"encoding/binary"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/nlmtest"
 )
@@ -240,6 +242,66 @@ func TestReclaimWhileBridgeEnds(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestLateRepeat: a client has sent a LOCK several times before it is answered, and unlocks at once. None of the others
+// locks again after that.
+func TestLateRepeat(t *testing.T) {
+	w := newWorld(t, nlmtest.MacOS, nlmtest.Linux)
+	mac, linux := w.clients[0], w.clients[1]
+	w.server.Stop()
+	during(func() {
+		w.do(mac, nlmtest.Lock, exclusive(0), nlmtest.StatGranted)
+		w.do(mac, nlmtest.Unlock, exclusive(0), nlmtest.StatGranted)
+	}, func() {
+		time.Sleep(time.Second) // the client repeats its Call five times
+		if err := w.server.Start(); err != nil {
+			t.Error(err)
+		}
+	})
+	w.flown()
+	w.settled(0, 0)
+	w.idle()
+
+	ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
+	defer cancel()
+	c, err := linux.Dial(ctx, "udp", w.bridge.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(testkit.Patience))
+	send := func(xid, procedure uint32, a *nlmtest.Args) {
+		t.Helper()
+		if _, err := c.Write(nlmtest.Message(xid, nlmtest.ProgramNLM, 4, procedure, a.Append(nil, 4, procedure))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	answered := func(xid uint32) {
+		t.Helper()
+		b := make([]byte, 1000)
+		for {
+			n, err := c.Read(b)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if oncrpc.IsReply(b[:n], xid) {
+				return
+			}
+		}
+	}
+	for i := range uint32(300) {
+		a := exclusive(i)
+		a.Cookie, a.Caller, a.State, a.FH = []byte{1, 2, 3, 4}, linux.Name, 1, binary.BigEndian.AppendUint32(nil, i)
+		send(2*i, nlmtest.Lock, &a)
+		answered(2 * i)
+		send(2*i, nlmtest.Lock, &a)
+		send(2*i+1, nlmtest.Unlock, &a)
+		answered(2*i + 1)
+	}
+	w.flown()
+	w.settled(0, 0)
+	w.idle()
 }
 
 // A claim is a lock that a client has, from its answer until it sends UNLOCK.

@@ -87,6 +87,7 @@ type Server struct {
 	hosts    crowd.Counts                 // of conns
 	flights  map[flight][]func([]byte)    // Calls under way, and where their Replies go
 	calls    map[netip.Addr]int           // of flights, by client
+	turns    map[turn]chan struct{}       // the after of the latest Call
 	ports    map[service]port             // of clients
 	answers  map[string]answer            // that GRANTED_MSG waits for, by cookie
 	releases map[netip.Addr]chan struct{} // clients whose locks are being freed; closed when they are
@@ -123,7 +124,7 @@ func Listen(o Options) (*Server, error) {
 	}
 	s := &Server{
 		o: o, log: o.Log, tcp: o.TCP, udp: o.UDP, table: newTable(o.Key), telling: make(chan struct{}, maxNotices),
-		conns: make(map[net.Conn]struct{}), flights: make(map[flight][]func([]byte)), calls: make(map[netip.Addr]int), ports: make(map[service]port),
+		conns: make(map[net.Conn]struct{}), flights: make(map[flight][]func([]byte)), calls: make(map[netip.Addr]int), turns: make(map[turn]chan struct{}), ports: make(map[service]port),
 		answers: make(map[string]answer), releases: make(map[netip.Addr]chan struct{}), told: make(map[place]uint32),
 	}
 	s.xid.Store(rand.Uint32())

@@ -52,6 +52,17 @@ type call struct {
 	local netip.Addr     // this host's address that it was sent to
 	udp   bool
 	send  func(reply []byte)
+
+	// Of a Call about locks: before is closed when the Call is next, or nil, and after when the one that follows is.
+	before, after chan struct{}
+}
+
+// A turn is of the Calls of one owner about one file. They go to the server one after the other, as they have come: a LOCK
+// that a client has sent twice must not follow its UNLOCK.
+type turn struct {
+	client netip.Addr
+	svid   uint32
+	handle string
 }
 
 // A flight tells a Call under way from others.
@@ -318,6 +329,18 @@ func (s *Server) perform(x *call) (known, ok bool) {
 	return true, true
 }
 
+// pass lets the Call that follows x have its turn. The lock is held.
+func (s *Server) pass(x *call, r *request) {
+	if x.after == nil {
+		return
+	}
+	if k := (turn{x.from.Addr(), r.svid, string(r.handle)}); s.turns[k] == x.after {
+		delete(s.turns, k)
+	}
+	close(x.after)
+	x.after = nil
+}
+
 // begin runs do on a goroutine. A Call that repeats one under way gets the Reply to that one. r is nil for a Call that
 // cannot be answered by asking for it later.
 func (s *Server) begin(x *call, r *request, do func()) {
@@ -331,6 +354,11 @@ func (s *Server) begin(x *call, r *request, do func()) {
 	case !repeats && !busy:
 		s.flights[f] = []func([]byte){x.send}
 		s.calls[client]++
+		if r != nil {
+			k := turn{client, r.svid, string(r.handle)}
+			x.before, x.after = s.turns[k], make(chan struct{})
+			s.turns[k] = x.after
+		}
 		x.send = func(reply []byte) {
 			s.mu.Lock()
 			sends := s.flights[f]
@@ -345,6 +373,7 @@ func (s *Server) begin(x *call, r *request, do func()) {
 				s.mu.Lock()
 				defer s.mu.Unlock()
 				delete(s.flights, f)
+				s.pass(x, r)
 				if s.calls[client]--; s.calls[client] == 0 {
 					delete(s.calls, client)
 				}

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/rs/zerolog"
 
@@ -180,6 +181,13 @@ func (w *world) settled(held, waiting int) {
 		h, n := w.server.Locks()
 		return h == held && n == waiting
 	})
+}
+
+// flown waits until the bridge has no Call under way, by ending it.
+func (w *world) flown() {
+	w.t.Helper()
+	time.Sleep(500 * time.Millisecond) // more than until a Call is sent again
+	w.restartBridge()
 }
 
 // idle waits until the bridge remembers no lock.
