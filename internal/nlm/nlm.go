@@ -52,10 +52,6 @@ type Options struct {
 	Log        zerolog.Logger
 	Metrics    *metrics.Registry
 
-	// Dial connects to the server and to clients. An invalid local address lets the kernel choose one. nil dials by
-	// package net, and to the server from a privileged port if this process may have one.
-	Dial func(ctx context.Context, network string, local, remote netip.AddrPort) (net.Conn, error)
-
 	RPCBindPort uint16           // the port of rpcbind on other hosts; 0 is 111
 	TCP         *net.TCPListener // a socket that listens at Address; the Server closes it. nil opens one
 	UDP         *net.UDPConn     // the UDP socket at the port of TCP; set exactly when TCP is

@@ -277,11 +277,9 @@ const (
 	highPort = 1023
 )
 
-// dial connects, from a privileged port if that is asked for and possible.
+// dial connects, from a privileged port if that is asked for and possible: servers may ask for one. An invalid local
+// address lets the kernel choose one.
 func (s *Server) dial(ctx context.Context, network string, local netip.Addr, remote netip.AddrPort, privileged bool) (net.Conn, error) {
-	if s.o.Dial != nil {
-		return s.o.Dial(ctx, network, netip.AddrPortFrom(local, 0), remote)
-	}
 	if local.IsValid() && local.Is4() != remote.Addr().Is4() {
 		local = netip.Addr{}
 	}
