@@ -24,7 +24,9 @@ const (
 	queueLen   = 2048
 	mostOpen   = 4096     // Calls of a loop that are followed at a time
 	mostCopied = 64 << 10 // octets of a message that are copied
+	mostHeader = 1 << 10  // the same where there is nothing but a header to read, as the rest is encrypted
 	mostKept   = 2 << 10  // octets of memory that a record keeps
+	mostFree   = 64       // records that a loop keeps for the next Calls
 	mostQueued = 4 << 20  // octets in the queue of a loop
 )
 
@@ -90,11 +92,17 @@ func (q *queue) spare() *record {
 	return r
 }
 
-// copied appends m to b, without the data of READ and WRITE, and not more than mostCopied.
+// copied appends m to b, without the data of READ and WRITE, and not more than mostCopied. A READ or WRITE of which the
+// proxy does not know where its data are is encrypted, and so is a COMPOUND whose operations it does not know.
 func copied(b []byte, m *observe.TapMessage) []byte {
 	room := mostCopied
-	if m.DataLength > 0 && (m.Operation == "READ" || m.Operation == "WRITE") {
-		room = min(room, m.Data)
+	switch m.Operation {
+	case "READ", "WRITE":
+		if room = min(room, m.Data); m.DataLength == 0 {
+			room = mostHeader
+		}
+	case "COMPOUND":
+		room = mostHeader
 	}
 	for _, p := range m.Parts {
 		n := min(len(p), room)
@@ -121,7 +129,7 @@ func (q *queue) over(call uint64) {
 			q.missed.Add(1)
 		}
 	}
-	if r != nil && len(q.free) < 64 {
+	if r != nil && len(q.free) < mostFree && cap(r.call)+cap(r.reply) <= mostKept {
 		q.free = append(q.free, r)
 	}
 }

@@ -221,3 +221,64 @@ func TestLoopAllocs(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+// TestCopied: the data of a READ stay where they are, as does what is encrypted.
+func TestCopied(t *testing.T) {
+	parts := [][]byte{make([]byte, 150), make([]byte, 1<<20)}
+	for _, v := range []struct {
+		m    observe.TapMessage
+		want int
+	}{
+		{observe.TapMessage{Operation: "READ", Data: 150, DataLength: 1 << 20}, 150},
+		{observe.TapMessage{Operation: "WRITE", Data: 200, DataLength: 1000}, 200},
+		{observe.TapMessage{Operation: "READ"}, mostHeader},
+		{observe.TapMessage{Operation: "COMPOUND"}, mostHeader},
+		{observe.TapMessage{Operation: "CREATE", Data: 150, DataLength: 10}, mostCopied}, // a link, whose name follows
+		{observe.TapMessage{Operation: "READDIRPLUS"}, mostCopied},
+	} {
+		v.m.Parts = parts
+		if got := len(copied(nil, &v.m)); got != v.want {
+			t.Errorf("%s with data of %d octets at %d: %d octets, want %d", v.m.Operation, v.m.DataLength, v.m.Data, got, v.want)
+		}
+	}
+}
+
+// BenchmarkRead is what a READ costs the loop, and the goroutine after it.
+func BenchmarkRead(b *testing.B) {
+	for _, sample := range []float64{1, 0.1} {
+		w := &Watch{opts: Options{Sample: sample, Missed: func(uint64) {}}, queues: []*queue{newQueue()}, book: book{newTable(1 << 20), newExports()}}
+		f := newFeeder(w, 0, "192.0.2.1")
+		handles := make([]string, 1000)
+		for i := range handles {
+			handles[i] = fmt.Sprintf("a handle of some 28 octets%04d", i)
+		}
+		call, reply := message(3, 6, encode(nil, items{handles[0], 0, 0, 4096}), encode(nil, items{0, 0, 4096, 1}))
+		q := observe.TapCall{Client: f.conn.Peer, Program: oncrpc.ProgramNFS, Version: 3, Procedure: 6, Operation: "READ"}
+		loop := func(n uint64) {
+			if w.Wants(&q) == 0 {
+				return
+			}
+			m := observe.TapMessage{Wanted: 1, Call: n, Conn: f.conn, At: time.Now(), Parts: [][]byte{call}, Program: q.Program, Operation: "READ", Data: 100, DataLength: 10}
+			copy(call[44:], handles[n%1000])
+			w.Message(&m)
+			m.Reply, m.Out, m.Parts = true, true, [][]byte{reply}
+			w.Message(&m)
+			w.Over(&observe.TapOver{Wanted: 1, Call: n})
+		}
+		b.Run(fmt.Sprintf("loop/%v", sample), func(b *testing.B) {
+			b.ReportAllocs()
+			for n := uint64(0); b.Loop(); n++ {
+				if loop(n); w.queues[0].peek() != nil {
+					w.queues[0].pop()
+				}
+			}
+		})
+		b.Run(fmt.Sprintf("both/%v", sample), func(b *testing.B) {
+			b.ReportAllocs()
+			for n := uint64(0); b.Loop(); n++ {
+				loop(n)
+				w.drain()
+			}
+		})
+	}
+}
