@@ -71,7 +71,7 @@ func (w *Watch) Wants(c *observe.TapCall) uint32 {
 	case w.opts.Sample < 1 && sampled(c.Program, c.Operation) && rand.Float64() >= w.opts.Sample:
 		return 0
 	}
-	return 1
+	return 1 | observe.TapClientsAlone
 }
 
 // Message is part of observe.Tap.

@@ -474,3 +474,37 @@ func BenchmarkCarry(b *testing.B) {
 		})
 	}
 }
+
+// An aloneTap wants messages between clients and the proxy alone.
+type aloneTap struct{ observe.Tap }
+
+func (aloneTap) Wants(*observe.TapCall) uint32 { return 1 | observe.TapClientsAlone }
+
+// TestClientsAlone: a Tap that needs only the messages of clients saves the others, unless a capture needs them.
+func TestClientsAlone(t *testing.T) {
+	h := NewHub(newFakeProxy())
+	if got := h.Wants(&observe.TapCall{}); got != 0 {
+		t.Errorf("no Tap wants %#x", got)
+	}
+	if _, err := h.Add(aloneTap{}); err != nil {
+		t.Fatal(err)
+	}
+	if got := h.Wants(&observe.TapCall{}); got != 1|observe.TapClientsAlone {
+		t.Errorf("one Tap wants %#x", got)
+	}
+	c, err := newCapture(Options{}, 1, io.Discard, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	remove, err := h.Add(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := h.Wants(&observe.TapCall{}); got != 3 {
+		t.Errorf("with a capture it is %#x", got)
+	}
+	remove()
+	if got := h.Wants(&observe.TapCall{}); got != 1|observe.TapClientsAlone {
+		t.Errorf("after it, %#x", got)
+	}
+}

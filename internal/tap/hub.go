@@ -97,12 +97,19 @@ func (h *Hub) remove(at int) {
 
 // Wants is part of observe.Tap.
 func (h *Hub) Wants(q *observe.TapCall) (wanted uint32) {
+	alone := uint32(observe.TapClientsAlone)
 	for i := range h.taps {
-		if t := h.taps[i].Load(); t != nil && t.Wants(q) != 0 {
-			wanted |= 1 << i
+		if t := h.taps[i].Load(); t != nil {
+			if w := t.Wants(q); w != 0 {
+				wanted |= 1 << i
+				alone &= w
+			}
 		}
 	}
-	return wanted
+	if wanted == 0 {
+		return 0
+	}
+	return wanted | alone
 }
 
 // Message is part of observe.Tap.
