@@ -109,17 +109,15 @@ func TestGrantIsRepeated(t *testing.T) {
 	c, other := w.clients[0], w.clients[1]
 	w.do(other, nlmtest.Lock, exclusive(0), nlmtest.StatGranted)
 	granted := w.wait(c, exclusive(0))
-	var svid uint32
 	w.do(other, nlmtest.Unlock, exclusive(0), nlmtest.StatGranted)
 	w.granted(c, granted)
 	testkit.Eventually(t, "the server has the answer", func() bool { return w.server.Calls(nlmtest.Granted+nlmtest.ToRes) > 0 })
 	held, _ := w.server.Held(string(file))
-	svid = held[0].SVID
 	for _, restarted := range []bool{false, true} {
 		if restarted {
 			w.restartBridge()
 		}
-		a := exclusive(svid)
+		a := exclusive(held[0].SVID)
 		a.Cookie = []byte{1, 2, 3, 4}
 		ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
 		b, err := w.server.Call(ctx, "tcp", w.bridge.Addr(), nlmtest.ProgramNLM, 4, nlmtest.Granted, a.Append(nil, 4, nlmtest.Granted))
