@@ -14,10 +14,10 @@ import (
 func testLocks3(t *testing.T, g *guest) {
 	steps := "contend killed handover crash"
 	if labFull() {
-		steps += " torture restart both"
+		steps += " torture restart both chain"
 	}
 	g.put(t, bridgeBinary(t), "rdmabridge")
-	out := g.job(t, 10*time.Minute, "STEPS='"+steps+"' /lab/locks3.sh")
+	out := g.job(t, 15*time.Minute, "STEPS='"+steps+"' /lab/locks3.sh")
 	for line := range strings.Lines(out) {
 		if strings.HasPrefix(line, "granted ") || strings.HasPrefix(line, "step ") || strings.HasPrefix(line, "client ") {
 			t.Log(strings.TrimSpace(line))

@@ -14,12 +14,13 @@
 #   crash     a client is away without a word, and starts again: its locks are free, and those of others stay
 #   restart   the server restarts while three clients have 50 locks, and a fourth waits for one: all are reclaimed
 #   both      the same, and the bridge is killed meanwhile
+#   chain     the same, with a client behind a second bridge, 10.0.2.27 on c7, whose storage is the first one
 #
 # Lines that begin with "granted" say how long it took. With DIRECT=1 all clients are beside the bridge, as c8 is: a step that
 # fails then, too, does not show a bug of the bridge.
 . /lab/lib.sh
 vers=3 N=17 bridge=10.0.2.29
-STEPS=${STEPS:-contend killed handover torture crash restart both}
+STEPS=${STEPS:-contend killed handover torture crash restart both chain}
 all='c1 c2 c3 c4 c8'
 trap at_exit EXIT
 at_exit() {
@@ -43,8 +44,9 @@ cable() {
 }
 # beside NAME: the machine mounts from the server itself.
 beside() { [ "$1" = c8 ] || [ -n "$DIRECT" ]; }
+# start_client NAME [ADDRESS] mounts from a bridge, c9's by default.
 start_client() {
-    from=$bridge
+    from=${2:-$bridge}
     if beside "$1"; then
         cable "$1"
         from=10.7.${1#c}.1
@@ -69,15 +71,36 @@ client_nlm() {
         rpc.statd --no-notify
         touch /run/nlm'
 }
+# configure NAME ADDRESS NFS MOUNT SERVER writes what the bridge on a machine has: its own address, and its storage's.
+configure() {
+    mkdir -p "/run/$1"
+    rm -rf "/run/$1/state"
+    cat > "/run/$1/rdmabridge.yaml" << YAML
+listeners:
+  - {name: nfs, address: "$2:2049", upstream: storage, routes: [{program: mount, upstream: mountd}]}
+upstreams:
+  - {name: storage, transport: tcp, endpoints: ["$3"]}
+  - {name: mountd, transport: tcp, endpoints: ["$4"]}
+rpcbind: {address: "0.0.0.0:111"}
+nlm: {address: "0.0.0.0:4045", server: $5, name: $1.lab, state: /run/$1/state}
+memory: {budget: 64MiB}
+admin: {address: "127.0.0.1:9090"}
+control: {path: none}
+handover: {path: /run/$1/handover.sock}
+hardening: off
+log: {format: json}
+YAML
+}
+# bridge NAME starts it.
 bridge() {
-    client c9 sh -c 'echo $$ > /run/c9/pid; exec rdmabridge serve -c /run/c9/rdmabridge.yaml' >> /host/c9.log 2>&1 &
-    until_is "the bridge" ok 60 bridge_ready
+    client "$1" sh -c "echo \$\$ > /run/$1/pid; exec rdmabridge serve -c /run/$1/rdmabridge.yaml" >> "/host/$1.log" 2>&1 &
+    until_is "the bridge on $1" ok 60 bridge_ready "$1"
 }
 # The server may be away, so that the bridge is not ready.
-bridge_ready() { [ -z "$(known)" ] || echo ok; }
-# known prints how many locks the bridge knows, how many are waited for, and by how many clients.
+bridge_ready() { [ -z "$(known "$1")" ] || echo ok; }
+# known NAME prints how many locks that bridge knows, how many are waited for, and by how many clients.
 known() {
-    /lab/client.sh c9 wget -q -O - http://127.0.0.1:9090/api/v1/locks 2> /dev/null |
+    /lab/client.sh "$1" wget -q -O - http://127.0.0.1:9090/api/v1/locks 2> /dev/null |
         sed -n 's/.*"held": *\([0-9]*\), *"waiting": *\([0-9]*\), *"clients": *\([0-9]*\).*/\1 \2 \3/p'
 }
 kill_bridge() { kill -9 "$(cat /run/c9/pid)"; }
@@ -108,30 +131,14 @@ granted() {
 }
 
 begin
-rm -f /tmp/free-* /tmp/said-* /tmp/passed /host/c9.log
+rm -f /tmp/free-* /tmp/said-* /tmp/passed /host/c[79].log
 [ -p /tmp/pause ] || mkfifo /tmp/pause
 rm -f /export/lock3-*
 modprobe veth
 cable c9
-mkdir -p /run/c9
-rm -rf /run/c9/state
 [ -e /bin/rdmabridge ] || cp /host/rdmabridge /bin/rdmabridge # a program on /host is read anew at each start
-cat > /run/c9/rdmabridge.yaml << YAML
-listeners:
-  - {name: nfs, address: "$bridge:2049", upstream: storage, routes: [{program: mount, upstream: mountd}]}
-upstreams:
-  - {name: storage, transport: tcp, endpoints: ["10.7.9.1:2049"]}
-  - {name: mountd, transport: tcp, endpoints: ["10.7.9.1:20048"]}
-rpcbind: {address: "0.0.0.0:111"}
-nlm: {address: "0.0.0.0:4045", server: 10.7.9.1, name: bridge.lab, state: /run/c9/state}
-memory: {budget: 64MiB}
-admin: {address: "127.0.0.1:9090"}
-control: {path: none}
-handover: {path: /run/c9/handover.sock}
-hardening: off
-log: {format: json}
-YAML
-bridge
+configure c9 $bridge 10.7.9.1:2049 10.7.9.1:20048 10.7.9.1
+bridge c9
 for c in $all; do start_client $c; done
 /lab/client.sh c1 /usr/sbin/rpcinfo $bridge
 
@@ -146,9 +153,9 @@ step_killed() {
     take c1 lock3-d $N
     await c2 lock3-d 1
     kill_bridge
-    bridge
+    bridge c9
     equal "locks, after the bridge was killed" "$(locked lock3-d $N)" $N
-    until_is "what the bridge knows" "$N 1 2" 60 known
+    until_is "what the bridge knows" "$N 1 2" 60 known c9
     free c1
     granted "after the bridge was killed" c2 "$(said c1 free)"
     free c2
@@ -162,7 +169,7 @@ step_handover() {
     kill -USR2 "$old"
     until_is "the old process" 1 60 ended "$old"
     sed -n 's/.*"event":"starting".*"pid":\([0-9]*\),.*/\1/p' /host/c9.log | tail -n 1 > /run/c9/pid
-    until_is "what the new process knows" "$N 1 2" 60 known
+    until_is "what the new process knows" "$N 1 2" 60 known c9
     free c1
     granted "after a hand-over" c2 "$(said c1 free)"
     free c2
@@ -178,7 +185,7 @@ step_torture() {
     for i in 1 2 3 4; do
         sleep 4
         kill_bridge
-        bridge
+        bridge c9
     done
     sleep 4
     touch /tmp/until
@@ -220,7 +227,7 @@ start_server() {
 # restart COMMAND restarts the server, and COMMAND comes while it is away. lockd has its locks until no namespace needs it,
 # so the kernel is told that it has lost them.
 restart() {
-    for c in c1 c2 c3; do take $c "lock3-$c" $N; done
+    for c in $holders; do take $c "lock3-$c" $N; done
     await c4 lock3-c1 1
     /lab/knfsd.sh stop
     echo /export > /proc/fs/nfsd/unlock_filesystem
@@ -229,20 +236,38 @@ restart() {
     equal "locks, after the server's restart" "$(locked lock3-c1 $N)" 0
     began=$(now)
     start_server
-    for c in c1 c2 c3; do until_is "locks of $c" $N 60 locked "lock3-$c" $N; done
-    echo "granted $(($(now) - began)) ms until $((3 * N)) locks were reclaimed"
+    for c in $holders; do until_is "locks of $c" $N 60 locked "lock3-$c" $N; done
+    echo "granted $(($(now) - began)) ms until $(($(echo $holders | wc -w) * N)) locks were reclaimed"
     equal "the fourth client has a lock" "$(has c4)" 0
     sleep 60 # the grace period
-    for c in c1 c2 c3; do equal "locks of $c, after the grace period" "$(locked "lock3-$c" $N)" $N; done
+    for c in $holders; do equal "locks of $c, after the grace period" "$(locked "lock3-$c" $N)" $N; done
     equal "the fourth client has a lock, after the grace period" "$(has c4)" 0
     free c1
     granted "after the grace period" c4 "$(said c1 free)"
-    for c in c2 c3 c4; do free $c; done
-    for c in c1 c2 c3; do equal "locks that are left in lock3-$c" "$(locked "lock3-$c" $N)" 0; done
+    for c in ${holders#c1 } c4; do free $c; done
+    for c in $holders; do equal "locks that are left in lock3-$c" "$(locked "lock3-$c" $N)" 0; done
 }
+holders='c1 c2 c3'
 step_restart() { restart true; }
-kill_and_start() { kill_bridge && bridge; }
+kill_and_start() { kill_bridge && bridge c9; }
 step_both() { restart kill_and_start; }
+
+step_chain() {
+    client c7 true
+    configure c7 10.0.2.27 $bridge:2049 $bridge:2049 $bridge
+    bridge c7
+    all="$all c5"
+    start_client c5 10.0.2.27
+    take c1 lock3-i $N
+    await c5 lock3-i 1
+    free c1
+    granted "through two bridges" c5 "$(said c1 free)"
+    free c5
+    holders='c1 c5' restart true
+    client_umount c5
+    all=${all% c5}
+    kill "$(cat /run/c7/pid)"
+}
 
 for s in $STEPS; do
     echo "step $s"
