@@ -224,14 +224,18 @@ start_server() {
     rpc.statd --no-notify
     sm-notify -d -f > /tmp/sm-notify 2>&1 &
 }
-# restart COMMAND restarts the server, and COMMAND comes while it is away. lockd has its locks until no namespace needs it,
-# so the kernel is told that it has lost them.
+# restart COMMAND restarts the server, and COMMAND comes while it is away. lockd forgets locks and hosts when no namespace needs
+# it any more. So the kernel is told to forget the locks, and then forgets the hosts. It tells statd, which it would not in a crash,
+# so statd gets back what it had on disk.
 restart() {
     for c in $holders; do take $c "lock3-$c" $N; done
     await c4 lock3-c1 1
-    /lab/knfsd.sh stop
+    rm -rf /tmp/sm
+    cp -r /var/lib/nfs/sm /tmp
     echo /export > /proc/fs/nfsd/unlock_filesystem
+    /lab/knfsd.sh stop
     kill "$(cat /run/rpc.statd.pid)"
+    cp /tmp/sm/* /var/lib/nfs/sm
     "$@"
     equal "locks, after the server's restart" "$(locked lock3-c1 $N)" 0
     began=$(now)
