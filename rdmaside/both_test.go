@@ -190,9 +190,17 @@ func (s *server) answer(x *Exchange) {
 		c := 4 + s.rng.IntN(len(b)-8)
 		parts = [][]byte{b[:4], nil, b[4:c], b[c:]}
 	}
-	if s.rng.IntN(2) == 0 {
+	switch s.rng.IntN(3) {
+	case 0:
+		x.Reply(parts, l)
+	case 1:
 		x.ReplyCopy(parts, l)
-	} else {
+	default:
+		if x.ReplyNow(b) {
+			clear(b)
+			l.Release()
+			return
+		}
 		x.Reply(parts, l)
 	}
 }

@@ -65,6 +65,32 @@ func (x *Exchange) ReplyCopy(parts [][]byte, done Releaser) {
 	x.Reply(parts, done)
 }
 
+// ReplyNow does what ReplyCopy does with the Reply m, which is borrowed, if nothing more than a Send is needed and the
+// provider can copy that at once. Otherwise it does nothing and reports false.
+func (x *Exchange) ReplyNow(m []byte) bool {
+	if x.state != exchangeHanded {
+		panic("BUG: rdmaside: an exchange is ended twice")
+	}
+	c, h := x.conn, &x.header
+	if c.state != up || c.copier == nil || c.queued.first != nil || x.recv >= 0 || x.invalidate != 0 ||
+		h.Proc != rpcrdma.Msg || h.Len() != rpcrdma.PlainLen || rpcrdma.PlainLen+len(m) > c.replyInline ||
+		len(m) < 4 || len(m)%4 != 0 || binary.BigEndian.Uint32(m) != x.xid {
+		return false
+	}
+	c.yield()
+	// The Call stays what it is in the front of the buffer.
+	b := rpcrdma.AppendPlain(x.shortReply(), x.xid, c.grants.Next())
+	c.parts = append(c.parts[:0], b, m)
+	if !c.copier.SendCopy(c.parts) {
+		return false
+	}
+	c.countGranted(int64(c.grants.Reply()))
+	c.publish()
+	c.responder.metrics.repliesInline.Inc()
+	c.recycle(x)
+	return true
+}
+
 // ReplyShort does what Reply does with the Reply m of at most ShortReply octets. It copies m to memory that x has, so
 // that a Call can be refused when there is no other.
 func (x *Exchange) ReplyShort(m []byte, done Releaser) {

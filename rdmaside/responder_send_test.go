@@ -158,3 +158,51 @@ func TestResponderCopies(t *testing.T) {
 		}
 	})
 }
+
+// TestReplyNow: a Reply to a short Call without chunks is copied at once when the provider can do that. Otherwise nothing is
+// done, and the Call is still there.
+func TestReplyNow(t *testing.T) {
+	const calls = 300
+	responderTest(t, nil, func(tc *responderCase) {
+		var want []byte
+		reply := tc.lend(accepted(0, pattern(40, 1)))
+		chunk := tc.offer(make([]byte, 4096), fabric.RemoteWrite)
+		now, later, done := 0, 0, &releases{}
+		tc.reply = func(x *Exchange) {
+			m := append(words(x.XID()), reply[4:]...)
+			if x.ReplyNow(m) {
+				if x.xid%3 == 0 || len(want) > exchangeHeaderMax-rpcrdma.PlainLen {
+					t.Errorf("Call %d of %d octets is answered at once", x.xid, len(want))
+				}
+				now++
+				clear(m) // was borrowed
+				return
+			}
+			if !bytes.Equal(x.Message(), want) {
+				t.Errorf("call\n%x\nwant\n%x", x.Message(), want)
+			}
+			later++
+			copy(reply, m)
+			x.Reply([][]byte{reply}, done)
+		}
+		for xid := range uint32(calls) {
+			want = opaqueCall(xid, int(xid)%150*4)
+			h := plain(xid, 8)
+			if xid%3 == 0 {
+				h = header(xid, 8, rpcrdma.Msg, func(h *rpcrdma.Header) { h.SetReply(chunk) })
+			}
+			tc.peer.send(0, h, want)
+			s := tc.peer.wantSend("an answer")
+			if s.XID != xid || s.Credits != 8 || !bytes.Equal(s.payload, append(words(xid), reply[4:]...)) {
+				t.Fatalf("answer %+v, %x", &s.Header, s.payload)
+			}
+		}
+		synctest.Wait()
+		if done.n != later || now < calls/16 || later < calls/2 {
+			t.Errorf("%d answers at once, %d later, of which %d were released", now, later, done.n)
+		}
+		if c := tc.c; c.work != c.sendRoom() || len(c.idle) != len(c.exchanges) || c.Outstanding() != 0 {
+			t.Errorf("room for %d Work Requests of %d, %d idle Exchanges of %d", c.work, c.sendRoom(), len(c.idle), len(c.exchanges))
+		}
+	})
+}

@@ -71,8 +71,8 @@ func (g *Grantor) Call(requested uint32) (kept bool) {
 	return g.Outstanding <= g.Needed()
 }
 
-// next returns the grant that the next Reply would carry.
-func (g *Grantor) next() uint32 {
+// Next returns the grant that the next Reply would carry.
+func (g *Grantor) Next() uint32 {
 	// "The granted value MUST NOT be zero, since such a value would result in
 	// deadlock." A grant above the request is useless: the Requester uses the
 	// lower of the two.
@@ -84,7 +84,7 @@ func (g *Grantor) next() uint32 {
 // method.
 func (g *Grantor) Reply() uint32 {
 	g.Drop()
-	n := g.next()
+	n := g.Next()
 	switch {
 	case n >= g.high:
 		g.high, g.fence = n, 0

@@ -9,7 +9,7 @@ func TestGrantor(t *testing.T) {
 	g := NewGrantor(64, 32)
 	reply := func(why string, want uint32) {
 		t.Helper()
-		if next := g.next(); next != want {
+		if next := g.Next(); next != want {
 			t.Errorf("next = %d, want %d: %s", next, want, why)
 		}
 		if got := g.Reply(); got != want || g.Granted != want {
