@@ -147,6 +147,13 @@ func (c *Conn) Next() []byte {
 
 // Took says that the handler has taken m, which Next has returned, and has copied so many octets for that.
 func (c *Conn) Took(m []byte, copied int) {
+	if c.loop.relay.to != nil {
+		c.loop.endRelay() // its records are those right before
+	}
+	c.took(m, copied)
+}
+
+func (c *Conn) took(m []byte, copied int) {
 	c.loop.runAt += markLen + len(m)
 	c.copied += copied
 	c.memSince = 0

@@ -78,7 +78,7 @@ func (c *Conn) Relay(to *Conn, m []byte) bool {
 	}
 	r.records++
 	r.octets += n
-	c.Took(m, 0)
+	c.took(m, 0)
 	return true
 }
 
