@@ -152,6 +152,12 @@ func (s *rdmaClient) transmit(c *call) {
 // settled is part of client.
 func (s *rdmaClient) settled(*call) { s.quiet = s.loop.Now() }
 
+// passed is part of client. What the connection has copied counts as sent.
+func (s *rdmaClient) passed(n int) {
+	s.quiet = s.loop.Now()
+	s.loop.account.copied(&s.front, n, true)
+}
+
 // fail is part of client. The connection ends when front.settle aborts the Call's Exchange.
 func (s *rdmaClient) fail(error) {}
 

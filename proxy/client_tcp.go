@@ -233,6 +233,9 @@ func (s *tcpClient) settled(c *call) {
 	}
 }
 
+// passed is part of client. Copied says what becomes of the Replies.
+func (s *tcpClient) passed(n int) { s.copies += int32(n) }
+
 // fail is part of client.
 func (s *tcpClient) fail(reason error) { s.conn.Abort(reason) }
 

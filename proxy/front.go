@@ -68,6 +68,8 @@ type client interface {
 	// settled is called before front.settle counts the result of c, which it may change. It is not when the connection
 	// copies the Reply.
 	settled(c *call)
+	// passed is called when n Calls are over whose Replies replyRun.copy or relay has had the connection copy.
+	passed(n int)
 	// fail ends the connection because of a Call that gets no Reply. front.settle follows,
 	// which aborts the Call's Exchange. That ends the connection of an RDMA client, so its
 	// fail does nothing.

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rules"
 	"github.com/rdmabridge/rdmabridge/internal/status"
@@ -16,6 +17,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 	"github.com/rdmabridge/rdmabridge/proxy/settings"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric/fabrictest"
+	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
 )
 
@@ -273,4 +275,50 @@ func runOfOneClient(t *testing.T, rdma bool) {
 	if most := credits + turn + singles; len(order) != run+singles || last >= most {
 		t.Errorf("the last single Call was number %d of %d, want it among the first %d: %s", last+1, len(order), most, order)
 	}
+}
+
+// TestReplyRunOfRDMAClient: short Replies to an RDMA client go from where they were read to what is written to it. The
+// upstream's connection copies none of them.
+func TestReplyRunOfRDMAClient(t *testing.T) {
+	t.Parallel()
+	h := proxytest.NewHarness(t, budget, func(o *tcpframe.EngineOptions) { o.Loops = 1 })
+	provider := proxytest.IWARP(iwarp.Options{})
+	rs := h.RDMAServer(provider, []loop.Loop{h.Engine.Loops()[0]}, "127.0.0.1:0", 64, proxytest.Behaviour{})
+	ts := h.TCPServer(proxytest.Behaviour{})
+	p := h.Proxy([]settings.ListenerOptions{
+		{Name: "to-rdma", Address: "127.0.0.1:0", RDMA: true, Provider: provider, Upstream: "rdma"},
+		{Name: "to-tcp", Address: "127.0.0.1:0", RDMA: true, Provider: provider, Upstream: "tcp"},
+	}, []settings.UpstreamOptions{
+		{Name: "rdma", RDMA: true, Provider: provider, Endpoints: []string{rs.Addr()}},
+		{Name: "tcp", Endpoints: []string{ts.Addr()}},
+	})
+	const rounds = 10
+	for upstream, stage := range map[string]string{"rdma": "requester", "tcp": "tcp"} {
+		c := h.RDMAClient(provider, h.Engine.Loops()[0], p.Addr("to-"+upstream), 0)
+		var calls [][]byte
+		sent, got := 0, 0
+		for xid := range uint32(16) {
+			m := proxytest.GetattrCallOf(xid, testkit.Words(xid))
+			calls = append(calls, m)
+			sent, got = sent+rounds*(4+len(m)), got+rounds*len(proxytest.Expected(m))
+		}
+		for range rounds {
+			for i, ch := range goAll(t, c, calls...) {
+				if r := <-ch; !bytes.Equal(r, proxytest.Expected(calls[i])) {
+					t.Fatalf("Call %d is answered %x", i, r)
+				}
+			}
+		}
+		most := got / 2 // the upstream's first Replies, and one that comes before the completion of its Call, are copied
+		if upstream == "tcp" {
+			most += sent // Calls are copied, with their record marks
+		}
+		if n := metric(h, `upstream_copied_bytes_total{stage="`+stage+`",upstream="`+upstream+`"}`); n > most {
+			t.Errorf("%d octets were copied for upstream %s, of Replies of %d; want %d at most", n, upstream, got, most)
+		}
+	}
+	h.Eventually("all Calls count as answered", func() bool {
+		return metric(h, `listener_calls_total{listener="to-rdma",result="replied"}`) == rounds*16 &&
+			metric(h, `listener_calls_total{listener="to-tcp",result="replied"}`) == rounds*16
+	})
 }

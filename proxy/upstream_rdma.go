@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"time"
 
@@ -227,12 +226,7 @@ func takeReply(rc *rdmaside.Call, msg []byte) bool {
 		return false // of a probe
 	}
 	r := &c.conn.(*rdmaConn).loop.replied
-	if !r.takes(c) {
-		return false
-	}
-	binary.BigEndian.PutUint32(msg, c.progress.ClientXID)
-	if !r.client.conn.SendCopy(msg) {
-		binary.BigEndian.PutUint32(msg, c.rdma.XID)
+	if !r.takes(c) || !r.copy(c, msg) {
 		return false
 	}
 	c.one[0], c.progress.Copied = msg, true

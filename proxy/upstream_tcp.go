@@ -272,7 +272,7 @@ func (m *tcpConn) Run(conn *tcpframe.Conn) {
 	for msg := conn.Next(); msg != nil; msg = conn.Next() {
 		xid, _, _ := oncrpc.MessageType(msg)
 		at, c := m.pending.Find(xid)
-		if c == nil || m.ending || oncrpc.CheckReply(msg) != nil || !run.takes(c) || !conn.Relay(run.client.conn, msg) {
+		if c == nil || m.ending || oncrpc.CheckReply(msg) != nil || !run.takes(c) || !run.relay(conn, c, msg) {
 			break
 		}
 		m.unlinkAt(c, at)
