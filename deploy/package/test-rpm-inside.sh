@@ -58,7 +58,7 @@ installs -i --nodeps "$new"
 installs -e rdmabridge
 [ ! -e /etc/rdmabridge ] || fail "removal left an empty directory"
 userdel rdmabridge
-rm -r /var/log/rdmabridge
+rm -r /var/log/rdmabridge /var/lib/rdmabridge
 rm -rf /run/rdmabridge
 left=$(find /usr /etc -iname '*rdmabridge*' ! -path '*/dpkg/*')
 [ -z "$left" ] || fail "removal leaves: $left"
