@@ -312,7 +312,7 @@ type claim struct {
 // TestTorture: clients lock and unlock one file at the same time, wait, and lose patience, while the bridge restarts. Each
 // gets its locks, none has one that is in another's way, and nothing is left.
 func TestTorture(t *testing.T) {
-	rounds := 100
+	rounds := 50
 	if testing.Short() {
 		rounds = 20
 	}
