@@ -71,6 +71,7 @@ func (c *call) land(here int) {
 	if c.reply.parts == nil {
 		if f := t.Replace(&c.flight); f != nil {
 			next := f.Owner.(*call)
+			c.tap.PassOn(&next.tap)
 			next.flying = true
 			next.client().Post(next)
 		}

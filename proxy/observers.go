@@ -45,7 +45,7 @@ func (a *account) showBegun(c *call) {
 	}
 	l := f.listener
 	c.rdma.Binding = l.Registry.Analyse(&c.h, &c.rdma.Analysis)
-	q := observe.TapCall{Client: f.peer, Listener: l.Name}
+	q := observe.TapCall{Client: f.peer, Listener: l.Name, Identity: f.identity.Name()}
 	if u, _, _, _ := l.Settings().Routes.Find(c.h.Program, c.h.Version); u != nil {
 		q.Upstream = u.Name
 	}

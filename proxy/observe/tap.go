@@ -41,6 +41,7 @@ type TapCall struct {
 	Client   netip.AddrPort // not valid for a reverse Call
 	Listener string         // "" for a reverse Call
 	Upstream string         // "" if the proxy answers the Call itself
+	Identity string         // of the client, as in CallRecord
 	Reverse  bool
 	Leg      TapLeg // of a reverse Call
 
@@ -84,6 +85,7 @@ type TapMessage struct {
 
 	Program, Version, Procedure uint32 // of a Call
 	Operation                   string // of a Call and its Reply: the name of a ulb.Operation
+	Identity                    string // of the client that has sent a Call, as in CallRecord
 
 	// RDMA says how a Call travels over RDMA. It is for Calls to RDMA upstreams, and zero for others.
 	RDMA TapRDMA
@@ -108,4 +110,9 @@ type TapOver struct {
 	Result string // what became of the Call, as in rdmabridge_listener_calls_total
 	Status string // the class of the Reply, one of package status; "" if there is none
 	Failed bool   // status.Failure of Status
+	Sent   bool   // it was given to a connection to the upstream, and may have been executed
+
+	// Repeated is set if another transmission of the same Call says what became of it: one that the bridge has sent, whose
+	// Reply this one gets a copy of, or one that was sent in the place of this one.
+	Repeated bool
 }

@@ -29,6 +29,15 @@ func NewLoopTap(t Tap, loop int) *LoopTap {
 type TapMark struct {
 	id     uint64
 	wanted uint32 // 0: the Tap does not see the Call
+	passed bool   // another Call is in its place: PassOn
+	stands bool   // it is in the place of another Call
+}
+
+// PassOn notes that the Call of next, which repeats that of k, is in its place from now on.
+func (k *TapMark) PassOn(next *TapMark) {
+	if k.Seen() && next.Seen() {
+		k.passed, next.stands = true, true
+	}
 }
 
 // Seen reports whether the Tap sees the Call.
@@ -87,7 +96,9 @@ func (t *LoopTap) Begun(from Tapped, c TapCall, v *TapView) (k TapMark) {
 		return k
 	}
 	k.id = tapCalls.Add(1)
-	t.begin(t.connection(from, k.wanted), t.one(v.Message)).ofCall(k, v)
+	m := t.begin(t.connection(from, k.wanted), t.one(v.Message))
+	m.ofCall(k, v)
+	m.Identity = c.Identity
 	t.end()
 	return k
 }
@@ -126,7 +137,8 @@ func (t *LoopTap) Replied(from Tapped, k TapMark, v *TapView, out bool) {
 
 // Settled tells the Tap that the Call of k and p is over.
 func (t *LoopTap) Settled(k TapMark, p *Progress) {
-	t.over = TapOver{Loop: t.loop, Call: k.id, Wanted: k.wanted, At: time.Now(), Result: p.Result.String()}
+	t.over = TapOver{Loop: t.loop, Call: k.id, Wanted: k.wanted, At: time.Now(), Result: p.Result.String(), Sent: p.Sent != 0 || k.stands}
+	t.over.Repeated = k.passed || p.Result == ResultAbsorbed || p.Absorbed && !k.stands
 	if p.Octets > 0 {
 		t.over.Status, t.over.Failed = p.Class.String(), p.Class.Fails()
 	}
