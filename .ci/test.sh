@@ -15,7 +15,7 @@ out=$PWD/out/test
 
 # The code of these is concurrent, and they are compiled once, with the race detector. The longest first.
 timed=$(printf './%s\n' proxy pool cmd/rdmabridge internal/chaos rdmaside/iwarp tcpframe rdmaside)
-racing=$(printf './%s\n' metrics internal/{accesslog,admin,control,crowd,loglimit,loop,nlm,regmem,rpcbind,status,tap,tlsconf})
+racing=$(printf './%s\n' metrics internal/{accesslog,admin,audit,control,crowd,loglimit,loop,nlm,regmem,rpcbind,status,tap,tlsconf})
 others=$(go list -f '{{.Dir}}' ./... | sed "s|^$PWD|.|" | grep -vxF -e "$timed" -e "$racing" -e ./internal/lab) # make ci has TestPair
 allocating=$(git grep -lE '^func Test\w*(Alloc|WithoutPoison)' -- '*_test.go' | xargs dirname | sort -u | sed 's|^|./|' | grep -xF -e "$timed" -e "$racing")
 export CI= # with CI=true, tests fail that need a package which only make install installs; here they skip, and say so

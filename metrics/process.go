@@ -173,7 +173,7 @@ var (
 
 var transportLabel = Label{Name: "transport", Help: "how it came", Values: []Value{{"tcp", ""}, {"udp", ""}}}
 
-// The access log, names and the traces.
+// The access log, the audit log, names and the traces.
 var (
 	AccessLogLines = counter(Definition{
 		Name: "access_log_lines_total",
@@ -182,6 +182,14 @@ var (
 	AccessLogDroppedLines = counter(Definition{
 		Name: "access_log_dropped_lines_total",
 		Help: "Lines of the access log that were lost, because it did not keep up or could not be written.",
+	})
+	AuditLines = counter(Definition{
+		Name: "audit_lines_total",
+		Help: "Lines of the audit log that were written.",
+	})
+	AuditDroppedLines = counter(Definition{
+		Name: "audit_dropped_lines_total",
+		Help: "Lines that are missing in the audit log, because it did not keep up or could not be written. It says so itself.",
 	})
 	NamesMissedCalls = counter(Definition{
 		Name: "names_missed_calls_total",

@@ -1,6 +1,9 @@
 package nfs
 
 import (
+	"fmt"
+	"strings"
+
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
 )
@@ -35,4 +38,12 @@ func EachResult(m []byte, start int, f func(number, status uint32, pos int) bool
 		}
 		walkResult4(&w)
 	}
+}
+
+// OperationName names an operation of NFSv4, such as REMOVE.
+func OperationName(number uint32) string {
+	if number < uint32(len(ops4)) && ops4[number].name != "" {
+		return strings.TrimPrefix(ops4[number].name, "COMPOUND/")
+	}
+	return fmt.Sprintf("operation %d", number)
 }

@@ -1,0 +1,415 @@
+package audit
+
+import (
+	"bytes"
+	"context"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/rdmabridge/rdmabridge/internal/loglimit"
+	"github.com/rdmabridge/rdmabridge/internal/names"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/metrics"
+	"github.com/rdmabridge/rdmabridge/proxy/observe"
+)
+
+const (
+	queueLen    = 8192
+	mostMemory  = 64 << 20 // octets of the Calls under way and in the queue
+	mostBatch   = 256      // Calls that are written at a time
+	mostOpaque  = 1024     // clients whose encrypted Calls a loop counts apart
+	opaqueEvery = time.Minute
+	retryEvery  = time.Second
+	pathsWithin = time.Second // how long the paths of a batch may take
+
+	// closeTimeout bounds how long Close waits for a disk that hangs.
+	closeTimeout = 2 * time.Second
+)
+
+// IDs are user IDs from Low to High.
+type IDs struct{ Low, High uint32 }
+
+// A Choice says which operations have lines.
+type Choice struct {
+	Classes Classes
+	Clients []netip.Prefix // empty: all
+	UIDs    []IDs          // empty: all; users whose ID the Call does not say are always among them
+}
+
+// Options are the parameters of a Log.
+type Options struct {
+	Choice Choice
+	Output Output
+	Loops  int
+	Names  func() *names.Watch // who knows paths; it may return nil
+	Log    zerolog.Logger      // for what goes wrong
+
+	Lines, Dropped *metrics.Counter
+}
+
+// A Log is an audit log. It is safe for concurrent use.
+type Log struct {
+	o      Options
+	choice atomic.Pointer[Choice]
+	loops  []watched // by number; each belongs to its loop, apart from opaque
+	queue  chan *ended
+	memory atomic.Int64  // octets of the Calls under way and in the queue
+	lacks  atomic.Uint64 // lines that are missing and that no line has told of
+	stop   chan struct{} // closed by Close
+	done   chan struct{} // closed when the goroutine has ended
+	failed loglimit.Seldom
+
+	mu     sync.Mutex // guards output, and is held while a batch is written
+	output Output
+}
+
+// watched is what a loop knows.
+type watched struct {
+	calls map[uint64]*call // under way
+
+	mu     sync.Mutex // guards opaque; a leaf
+	opaque map[netip.Addr]uint64
+}
+
+// An ended is a Call that is over.
+type ended struct {
+	*call
+	at   time.Time
+	fate string // what became of it, as in rdmabridge_listener_calls_total
+	sent bool   // it may have been executed
+
+	chosen Classes // when it ended
+}
+
+// Start starts a Log. The caller makes it a Tap.
+func Start(o Options) *Log {
+	l := &Log{o: o, output: o.Output, loops: make([]watched, o.Loops), queue: make(chan *ended, queueLen), stop: make(chan struct{}), done: make(chan struct{})}
+	for i := range l.loops {
+		l.loops[i].calls, l.loops[i].opaque = make(map[uint64]*call), make(map[netip.Addr]uint64)
+	}
+	l.choice.Store(&o.Choice)
+	go l.run()
+	return l
+}
+
+// Set changes which operations have lines from now on, and where they go if to is not nil.
+func (l *Log) Set(c Choice, to Output) {
+	l.choice.Store(&c)
+	if to == nil {
+		return
+	}
+	l.mu.Lock()
+	old := l.output
+	l.output = to
+	l.mu.Unlock()
+	_ = old.Close()
+}
+
+// Reopen opens the file again, after it was renamed.
+func (l *Log) Reopen() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.output.Reopen()
+}
+
+// Close writes the lines that wait, and closes the file. The Log is no Tap any more.
+func (l *Log) Close() {
+	close(l.stop)
+	select {
+	case <-l.done:
+	case <-time.After(closeTimeout):
+		l.o.Log.Error().Str("event", "audit_log_failed").Msg("the audit log cannot be written; its last lines are lost")
+	}
+}
+
+// Wants is part of observe.Tap.
+func (l *Log) Wants(c *observe.TapCall) uint32 {
+	switch {
+	case c.Reverse, c.Procedure == 0, c.Program != oncrpc.ProgramNFS && c.Program != oncrpc.ProgramNFSACL:
+		return 0
+	}
+	choice := l.choice.Load()
+	if c.Version != 4 && choice.Classes&Denials == 0 {
+		if _, change := shapeOf(c.Program, c.Version, c.Procedure); !change || choice.Classes&Changes == 0 {
+			return 0
+		}
+	}
+	if !choice.client(c.Client.Addr().Unmap()) {
+		return 0
+	}
+	return 1
+}
+
+func (c *Choice) client(a netip.Addr) bool {
+	return len(c.Clients) == 0 || slices.ContainsFunc(c.Clients, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+func (c *Choice) user(uid uint32) bool {
+	return len(c.UIDs) == 0 || slices.ContainsFunc(c.UIDs, func(i IDs) bool { return i.Low <= uid && uid <= i.High })
+}
+
+// Message is part of observe.Tap.
+func (l *Log) Message(m *observe.TapMessage) {
+	w := &l.loops[m.Loop]
+	if m.Reply {
+		if c := w.calls[m.Call]; c != nil {
+			c.reply(joined(m.Parts))
+		}
+		return
+	}
+	if m.Out {
+		return
+	}
+	c := &call{client: m.Conn.Peer.Addr().Unmap(), listener: m.Conn.Name, identity: m.Identity}
+	choice := l.choice.Load()
+	var h oncrpc.Call
+	if oncrpc.ParseCall(joined(m.Parts), &h) != nil || h.Protection == oncrpc.ProtectControl {
+		return
+	}
+	c.program, c.version, c.protection = h.Program, h.Version, h.Protection
+	if c.credential(&h); c.hasIDs && !choice.user(c.uid) {
+		return
+	}
+	start, end, ok := h.Arguments()
+	switch {
+	case !ok:
+		w.encrypted(c.client)
+		return
+	case h.Program == oncrpc.ProgramNFS && h.Version == 4:
+		c.compound(&h, choice.Classes, start, end)
+	default:
+		c.arguments(&h, m.Operation, start, end)
+	}
+	if len(c.ops) == 0 {
+		return
+	}
+	c.octets = c.memory()
+	if l.memory.Add(int64(c.octets)) > mostMemory {
+		l.memory.Add(-int64(c.octets))
+		for i := range c.ops {
+			if c.ops[i].class&choice.Classes != 0 {
+				c.lost++
+			}
+		}
+		c.ops, c.octets = nil, 0
+	}
+	w.calls[m.Call] = c
+}
+
+// joined returns the parts of a message as one.
+func joined(parts [][]byte) []byte {
+	if len(parts) == 1 {
+		return parts[0]
+	}
+	return bytes.Join(parts, nil)
+}
+
+// encrypted counts a Call of a client whose arguments cannot be read.
+func (w *watched) encrypted(client netip.Addr) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, known := w.opaque[client]; !known && len(w.opaque) >= mostOpaque {
+		client = netip.Addr{}
+	}
+	w.opaque[client]++
+}
+
+// Over is part of observe.Tap.
+func (l *Log) Over(o *observe.TapOver) {
+	w := &l.loops[o.Loop]
+	c := w.calls[o.Call]
+	if c == nil {
+		return
+	}
+	delete(w.calls, o.Call)
+	switch {
+	case o.Repeated:
+	case c.lost > 0:
+		l.drop(c.lost)
+	default:
+		e := &ended{call: c, at: o.At, fate: o.Result, sent: o.Sent, chosen: l.choice.Load().Classes}
+		lines := e.lines()
+		if lines == 0 {
+			break
+		}
+		select {
+		case l.queue <- e:
+			return // its memory is given back when it is written
+		default:
+			l.drop(lines)
+		}
+	}
+	l.memory.Add(-int64(c.octets))
+}
+
+// drop notes that n lines are missing.
+func (l *Log) drop(n int) {
+	l.o.Dropped.Add(uint64(n))
+	l.lacks.Add(uint64(n))
+}
+
+// Ended is part of observe.Tap.
+func (l *Log) Ended(*observe.TapConn, int, uint32, error) {}
+
+// kind returns the word for why an operation has a line; "" if it has none.
+func (e *ended) kind(i int) string {
+	o := &e.ops[i]
+	why := o.class & e.chosen
+	switch {
+	case e.replied && e.refused == "" && e.version == 4 && !o.answered:
+		return "" // the server has not come to it
+	case why&Changes != 0:
+		return "change"
+	case why&Opens != 0:
+		return "open"
+	case e.chosen&Denials != 0 && (o.answered && denial(o.status) || e.denied && i == 0):
+		return "denial"
+	}
+	return ""
+}
+
+// lines returns how many lines e has.
+func (e *ended) lines() (n int) {
+	for i := range e.ops {
+		if e.kind(i) != "" {
+			n++
+		}
+	}
+	return n
+}
+
+// run writes lines until Close.
+func (l *Log) run() {
+	defer close(l.done)
+	retry, minute := time.NewTicker(retryEvery), time.NewTicker(opaqueEvery)
+	defer retry.Stop()
+	defer minute.Stop()
+	for {
+		select {
+		case e := <-l.queue:
+			l.batch(e)
+		case <-retry.C:
+			if l.lacks.Load() > 0 {
+				l.write(nil, 0)
+			}
+		case now := <-minute.C:
+			l.tellOpaque(now)
+		case <-l.stop:
+			for len(l.queue) > 0 {
+				l.batch(<-l.queue)
+			}
+			l.tellOpaque(time.Now())
+			l.write(nil, 0)
+			l.mu.Lock()
+			defer l.mu.Unlock()
+			_ = l.output.Close()
+			return
+		}
+	}
+}
+
+// batch writes the lines of e and of those behind it in the queue.
+func (l *Log) batch(e *ended) {
+	all := []*ended{e}
+	for len(all) < mostBatch && len(l.queue) > 0 {
+		all = append(all, <-l.queue)
+	}
+	paths := l.paths(all)
+	var text []byte
+	lines := 0
+	for _, e := range all {
+		for i := range e.ops {
+			if kind := e.kind(i); kind != "" {
+				text = e.line(text, kind, &e.ops[i], paths)
+				lines++
+			}
+		}
+		l.memory.Add(-int64(e.octets))
+		if len(text) >= 64<<10 {
+			l.write(text, lines)
+			text, lines = text[:0], 0
+		}
+	}
+	l.write(text, lines)
+}
+
+// paths returns the paths of the handles in all, as far as they are known.
+func (l *Log) paths(all []*ended) map[names.Handle]string {
+	w := l.o.Names()
+	if w == nil {
+		return nil
+	}
+	known := make(map[names.Handle]string)
+	for _, e := range all {
+		for i := range e.ops {
+			for _, h := range [...]string{e.ops[i].at.handle, e.ops[i].to.handle} {
+				if h != "" {
+					known[names.Handle{Listener: e.listener, Handle: h}] = ""
+				}
+			}
+		}
+	}
+	handles := make([]names.Handle, 0, len(known))
+	for h := range known {
+		handles = append(handles, h)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), pathsWithin)
+	defer cancel()
+	for i, p := range w.Paths(ctx, handles) {
+		known[handles[i]] = p
+	}
+	return known
+}
+
+// tellOpaque writes how many Calls of each client could not be read.
+func (l *Log) tellOpaque(now time.Time) {
+	sum := make(map[netip.Addr]uint64)
+	for i := range l.loops {
+		w := &l.loops[i]
+		w.mu.Lock()
+		for a, n := range w.opaque {
+			sum[a] += n
+		}
+		clear(w.opaque)
+		w.mu.Unlock()
+	}
+	var text []byte
+	for a, n := range sum {
+		text = opaqueLine(text, now, a, n)
+	}
+	l.write(text, len(sum))
+}
+
+// write writes lines, behind one that says how many are missing before them if some are.
+func (l *Log) write(text []byte, lines int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if lacks := l.lacks.Load(); lacks > 0 {
+		first := missingLine(nil, time.Now(), lacks)
+		if n, err := l.output.Write(first); n < len(first) {
+			l.lose(lines, err)
+			return
+		}
+		l.lacks.Add(-lacks)
+	}
+	if lines == 0 {
+		return
+	}
+	n, err := l.output.Write(text)
+	written := bytes.Count(text[:n], []byte{'\n'})
+	l.o.Lines.Add(uint64(written))
+	if written < lines {
+		l.lose(lines-written, err)
+	}
+}
+
+// lose notes that lines could not be written because of err.
+func (l *Log) lose(lines int, err error) {
+	l.drop(lines)
+	l.failed.Line(&l.o.Log, zerolog.ErrorLevel, "audit_log_failed").Err(err).Msg("the audit log cannot be written; lines are missing")
+}
