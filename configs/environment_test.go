@@ -57,7 +57,7 @@ func TestExpansionErrors(t *testing.T) {
 		{"in braces", head + tail + "log: {level: ${SET}}\n", "line 3: write \"${SET}\", in quotes, within [ ] and { }\n     3 | log: {level: ${SET}}\n       |              ^"},
 		{"a wrong value", head + tail + "loops: ${SET}\n", `line 3: loops: write a whole number, not "info"`},
 		{"a key", head + tail + "${SET}: 1\n", "line 3: ${set}: unknown setting; known here: "},
-		{"structure", head + tail + "log: ${SETTINGS}\n", `line 3: log: write settings (name: value), not "{level: debug}"; known here: access, format, level`},
+		{"structure", head + tail + "log: ${SETTINGS}\n", `line 3: log: write settings (name: value), not "{level: debug}"; known here: access, audit, format, level`},
 		{"entries", head + "upstreams: [{name: s, transport: tcp, endpoints: ['${LIST}']}]\n", `line 2: upstreams[0].endpoints[0]: "h:1, h:2" has several addresses; write one here, or one in each entry of a list`},
 		{"an empty entry", head + "upstreams: [{name: s, transport: tcp, endpoints: ['${EMPTY}']}]\n", `line 2: upstreams[0].endpoints[0]: the entry is empty; write a value, or remove it`},
 		{"lines", head + tail + "log:\n  level: ${LINES}\n", `line 4: log.level: "info\nformat: xml" is not possible here; write debug, info, warn or error`},

@@ -1,15 +1,17 @@
 package configs
 
 import (
+	"fmt"
 	"net/url"
 	"path/filepath"
 )
 
-// Log configures the log, which goes to standard error, and the access log.
+// Log configures the log, which goes to standard error, the access log and the audit log.
 type Log struct {
 	Level  string    `mapstructure:"level"`  // debug, info, warn or error
 	Format string    `mapstructure:"format"` // auto, json or console
 	Access AccessLog `mapstructure:"access"`
+	Audit  AuditLog  `mapstructure:"audit"`
 }
 
 // AccessLog configures the log that has a line for each chosen Call.
@@ -35,14 +37,55 @@ const (
 // Enabled reports whether the file asks for an access log.
 func (a *AccessLog) Enabled() bool { return a.Mode != AccessOff }
 
+// AuditLog configures the log that has a line for each operation that changes something, opens a file or is denied.
+type AuditLog struct {
+	Operations []string `mapstructure:"operations"` // changes, opens or denials; empty: there is no such log
+	Path       string   `mapstructure:"path"`       // of a file
+	Clients    []Prefix `mapstructure:"clients"`    // empty: all
+	UIDs       []IDs    `mapstructure:"uids"`       // empty: all
+	OnFailure  string   `mapstructure:"on_failure"` // drop
+}
+
+// Operations of the audit log, and what it may do when it cannot be written.
+const (
+	AuditChanges = "changes"
+	AuditOpens   = "opens"
+	AuditDenials = "denials"
+	AuditDrop    = "drop"
+)
+
+// Enabled reports whether the file asks for an audit log.
+func (a *AuditLog) Enabled() bool { return len(a.Operations) > 0 }
+
+func (a *AuditLog) validate(r *report) {
+	for i, o := range a.Operations {
+		r.oneOf(fmt.Sprintf("log.audit.operations[%d]", i), o, AuditChanges, AuditOpens, AuditDenials)
+	}
+	if a.OnFailure == "deny" {
+		r.addf("log.audit.on_failure", "this version cannot deny changes while the audit log cannot be written; write drop, and watch rdmabridge_audit_dropped_lines_total")
+	} else {
+		r.oneOf("log.audit.on_failure", a.OnFailure, AuditDrop)
+	}
+	switch {
+	case a.Enabled() && !filepath.IsAbs(a.Path):
+		r.addf("log.audit.path", "%q is not an absolute path; write one such as /var/log/rdmabridge/audit.log", a.Path)
+	case !a.Enabled() && a.Path != none:
+		r.addf("log.audit.path", "this setting needs log.audit.operations; write some, such as [changes], or remove this setting")
+	}
+}
+
 func (l *Log) validate(r *report) {
 	r.oneOf("log.level", l.Level, "debug", "info", "warn", "error")
 	r.oneOf("log.format", l.Format, FormatAuto, FormatJSON, FormatConsole)
 	a := &l.Access
 	r.oneOf("log.access.mode", a.Mode, AccessOff, AccessFailed, AccessSlow, AccessSampled, AccessAll)
 	r.finite("log.access.slower", a.Slower)
+	l.Audit.validate(r)
 	if a.Path != AccessStderr && !filepath.IsAbs(a.Path) {
 		r.addf("log.access.path", "%q is not an absolute path; write stderr, or a path such as /var/log/rdmabridge/access.log", a.Path)
+	}
+	if l.Audit.Enabled() && filepath.IsAbs(a.Path) && filepath.Clean(a.Path) == filepath.Clean(l.Audit.Path) {
+		r.addf("log.audit.path", "%s is log.access.path, too; write another path", l.Audit.Path)
 	}
 }
 

@@ -59,6 +59,7 @@ type bridge struct {
 	accessed  configs.AccessLog // settings of observers.access
 	traced    configs.Tracing   // settings of observers.tracer
 	named     configs.Names     // settings of observers.names
+	audited   configs.AuditLog  // settings of observers.audit
 
 	taps  *tap.Hub                    // has the captures and observers.names
 	names atomic.Pointer[names.Watch] // that of observers.names, for the control socket; nil for none

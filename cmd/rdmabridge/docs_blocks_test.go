@@ -95,6 +95,8 @@ var otherBlocks = map[[2]string]string{
 	{"docs/getting-started.md", "127.0.0.1:/export /mnt"}: "compared by TestOutputsInDocs",
 	{"docs/logs.md", "{\"level\""}:                        "lines of the log, whose events TestLogEvents compares",
 	{"docs/logs.md", "/var/log/rdmabridge/access.log {"}:  "logrotate's configuration",
+	{"docs/audit.md", "{\"time\""}:                        "a line of the audit log",
+	{"docs/audit.md", "/var/log/rdmabridge/audit.log {"}:  "logrotate's configuration",
 	{"docs/mount.md", "10.1.0.5:/export is mounted"}:      "compared by TestOutputsInDocs",
 	{"docs/mount.md", "10.1.0.5:/export   /mnt"}:          "lines of /etc/fstab, compared by TestOutputsInDocs",
 	{"docs/cli.md", "rdmabridge (devel), process"}:        "what top draws",

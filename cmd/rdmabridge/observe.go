@@ -7,17 +7,30 @@ import (
 	"github.com/rdmabridge/rdmabridge/cmd/rdmabridge/internal/translate"
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/accesslog"
+	"github.com/rdmabridge/rdmabridge/internal/audit"
 	"github.com/rdmabridge/rdmabridge/internal/names"
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/proxy/observe"
 )
 
-// observers are what looks at Calls: the access log, the traces, and what learns names. The
+// observers are what looks at Calls: the access log, the audit log, the traces, and what learns names. The
 // goroutine of service.run owns them.
 type observers struct {
 	access *accesslog.Log // nil for none
 	tracer tracer         // nil for none
 	names  *learner       // nil for none
+	audit  *auditor       // nil for none
+}
+
+// An auditor writes the audit log, as one of the Taps of a bridge.
+type auditor struct {
+	*audit.Log
+	remove func() // from the Taps
+}
+
+func (a *auditor) close() {
+	a.remove()
+	a.Close()
 }
 
 // A learner learns names, as one of the Taps of a bridge.
@@ -85,23 +98,63 @@ func (b *bridge) prepareObservers(next *configs.Config) (commit, abandon func(),
 		}
 	}
 	newNames, err := b.prepareNames(&next.Names)
-	fresh := observers{access, newTracer, newNames}
+	fresh := observers{access: access, tracer: newTracer, names: newNames}
+	var auditTo audit.Output
+	if err == nil {
+		fresh.audit, auditTo, err = b.prepareAudit(&next.Log.Audit)
+	}
 	if err != nil {
-		fresh.names = b.observers.names
 		fresh.closeExcept(b.observers)
 		return nil, nil, err
 	}
 	commit = func() {
 		old := b.observers
-		b.observers, b.accessed, b.traced, b.named = fresh, next.Log.Access, next.Tracing, next.Names
+		b.observers, b.accessed, b.traced, b.named, b.audited = fresh, next.Log.Access, next.Tracing, next.Names, next.Log.Audit
 		b.names.Store(fresh.names.watch())
 		b.proxy.SetObserver(b.observers.observer())
 		if access != nil {
 			access.Set(translate.AccessLog(&next.Log.Access))
 		}
+		if fresh.audit != nil {
+			fresh.audit.Set(translate.Audit(&next.Log.Audit), auditTo)
+		}
 		old.closeExcept(b.observers)
 	}
-	return commit, func() { fresh.closeExcept(b.observers) }, nil
+	abandon = func() {
+		fresh.closeExcept(b.observers)
+		if auditTo != nil {
+			_ = auditTo.Close()
+		}
+	}
+	return commit, abandon, nil
+}
+
+// prepareAudit returns what writes the audit log as c says, which may be what is in force, or nil for none. If to is not
+// nil, it is to write there from now on.
+func (b *bridge) prepareAudit(c *configs.AuditLog) (a *auditor, to audit.Output, err error) {
+	old := b.observers.audit
+	if !c.Enabled() || old != nil && c.Path == b.audited.Path {
+		if !c.Enabled() {
+			old = nil
+		}
+		return old, nil, nil
+	}
+	out, err := audit.OpenFile(c.Path)
+	if err != nil {
+		return nil, nil, err
+	}
+	if old != nil {
+		return old, out, nil // so that no Call under way is left out
+	}
+	a = &auditor{Log: audit.Start(audit.Options{
+		Choice: translate.Audit(c), Output: out, Loops: b.proxy.Loops(), Names: b.names.Load, Log: b.log,
+		Lines: b.metrics.Counter(metrics.AuditLines), Dropped: b.metrics.Counter(metrics.AuditDroppedLines),
+	})}
+	if a.remove, err = b.taps.Add(a); err != nil {
+		a.Close()
+		return nil, nil, fmt.Errorf("log.audit: %w: end one of them first", err)
+	}
+	return a, nil, nil
 }
 
 // prepareNames returns what learns names as c says, which may be what is in force, or nil for none.
@@ -139,6 +192,9 @@ func (o *observers) closeExcept(other observers) {
 	if o.tracer != nil && o.tracer != other.tracer {
 		o.tracer.Close()
 	}
+	if o.audit != nil && o.audit != other.audit {
+		o.audit.close() // before the names, which it asks for paths
+	}
 	if o.names != nil && o.names != other.names {
 		o.names.close()
 	}
@@ -175,13 +231,17 @@ func (b *bridge) prepareAccessLog(c *configs.AccessLog) (*accesslog.Log, error) 
 	return accesslog.Start(o), nil
 }
 
-// reopenLogs opens the file of the access log again: logrotate(8) has renamed it.
+// reopenLogs opens the files of the access log and the audit log again: logrotate(8) has renamed them.
 func (b *bridge) reopenLogs() {
-	if b.observers.access == nil {
-		return
+	if a := b.observers.access; a != nil {
+		if err := a.Reopen(); err != nil {
+			b.log.Error().Str("event", "access_log_failed").Err(err).Msg("the file of the access log cannot be opened again; the old one stays in use")
+		}
 	}
-	if err := b.observers.access.Reopen(); err != nil {
-		b.log.Error().Str("event", "access_log_failed").Err(err).Msg("the file of the access log cannot be opened again; the old one stays in use")
+	if a := b.observers.audit; a != nil {
+		if err := a.Reopen(); err != nil {
+			b.log.Error().Str("event", "audit_log_failed").Err(err).Msg("the file of the audit log cannot be opened again; the old one stays in use")
+		}
 	}
 }
 

@@ -130,6 +130,9 @@ func wayOut(err error, c *configs.Config, owners map[uint16]string) string {
 	if errors.As(err, &path) && path.Path == c.Log.Access.Path {
 		return fmt.Sprintf("make the directory %s and let the user of this process write to it, or write another path in log.access.path", filepath.Dir(path.Path))
 	}
+	if errors.As(err, &path) && path.Path == c.Log.Audit.Path {
+		return fmt.Sprintf("make the directory %s and let the user of this process write to it, or write another path in log.audit.path", filepath.Dir(path.Path))
+	}
 	return ""
 }
 

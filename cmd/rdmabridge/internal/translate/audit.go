@@ -1,0 +1,25 @@
+package translate
+
+import (
+	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/audit"
+)
+
+var auditClasses = map[string]audit.Classes{
+	configs.AuditChanges: audit.Changes, configs.AuditOpens: audit.Opens, configs.AuditDenials: audit.Denials,
+}
+
+// Audit translates what the audit log has lines for.
+func Audit(c *configs.AuditLog) (a audit.Choice) {
+	for _, o := range c.Operations {
+		a.Classes |= auditClasses[o]
+	}
+	for _, p := range c.Clients {
+		a.Clients = append(a.Clients, p.Prefix)
+	}
+	for _, u := range c.UIDs {
+		low, high := u.Range()
+		a.UIDs = append(a.UIDs, audit.IDs{Low: low, High: high})
+	}
+	return a
+}
