@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -18,7 +19,7 @@ import (
 )
 
 // A journal is the file STATE/locks, from which a bridge that has restarted knows who holds what. Each line is a record in
-// JSON. A line is written before the Call that it is about goes to the server, so that a bridge that is killed remembers
+// JSON, or an array of those that belong together. A line is written before the Call that it is about goes to the server, so that a bridge that is killed remembers
 // at least what the server has. The file is not flushed to the disk: it survives the process, and not the machine, whose
 // restart ends the connections of all clients as well.
 //
@@ -27,7 +28,8 @@ import (
 type journal struct {
 	path     string // of the file
 	file     *os.File
-	lines    int // in the file
+	lines    int      // in the file, and the records of groups
+	records  [][]byte // of the present operation
 	log      *zerolog.Logger
 	failures loglimit.Seldom
 }
@@ -87,8 +89,11 @@ func openJournal(directory string, t *table, log *zerolog.Logger) error {
 	return nil
 }
 
-// maxLine bounds a line that is read.
-const maxLine = 64 << 10
+// Bounds of a line that is read, and of the records in one that is written.
+const (
+	maxLine  = 64 << 10
+	maxGroup = 16 // of at most 3 KiB
+)
 
 // read puts what the file says into t. It ignores a last line that is cut off. The lock is held.
 func (t *table) read(path string) error {
@@ -110,9 +115,14 @@ func (t *table) read(path string) error {
 		return i + 1, data[:i], nil
 	})
 	for n := 1; r.Scan(); n++ {
-		var l line
-		if err = json.Unmarshal(r.Bytes(), &l); err == nil {
-			err = t.apply(&l)
+		var group []line
+		b := r.Bytes()
+		if !bytes.HasPrefix(b, []byte{'['}) {
+			b = slices.Concat([]byte{'['}, b, []byte{']'})
+		}
+		err = json.Unmarshal(b, &group)
+		for i := 0; i < len(group) && err == nil; i++ {
+			err = t.apply(&group[i])
 		}
 		if err != nil {
 			err = fmt.Errorf("line %d: %w", n, err)
@@ -188,16 +198,41 @@ func (t *table) apply(l *line) error {
 	return nil
 }
 
-// write appends a line.
+// write adds a record to those that flush writes.
 func (j *journal) write(l *line) {
 	b, err := json.Marshal(l)
-	if err == nil {
-		_, err = j.file.Write(append(b, '\n'))
-	}
 	if err != nil {
-		j.failures.Line(j.log, zerolog.ErrorLevel, "nlm_state_failed").Err(err).Msg("nlm: the file of locks cannot be written")
+		j.failed(err)
+		return
 	}
-	j.lines++
+	j.records = append(j.records, b)
+}
+
+// flush writes the records of one operation, as one line, so that a bridge that is killed amid it has all of them in its
+// file, or none.
+func (j *journal) flush() {
+	if j == nil || len(j.records) == 0 {
+		return
+	}
+	var b []byte
+	switch n := len(j.records); {
+	case n == 1:
+		b = j.records[0]
+	case n > maxGroup:
+		b = bytes.Join(j.records, []byte{'\n'})
+	default:
+		b = slices.Concat([]byte{'['}, bytes.Join(j.records, []byte{','}), []byte{']'})
+	}
+	if _, err := j.file.Write(append(b, '\n')); err != nil {
+		j.failed(err)
+	}
+	j.lines += len(j.records)
+	clear(j.records)
+	j.records = j.records[:0]
+}
+
+func (j *journal) failed(err error) {
+	j.failures.Line(j.log, zerolog.ErrorLevel, "nlm_state_failed").Err(err).Msg("nlm: the file of locks cannot be written")
 }
 
 func (j *journal) owner(o *owner) {
@@ -254,17 +289,19 @@ func (j *journal) rewrite(t *table) error {
 					next.mark("hold", o, handle, wait{span: s})
 				}
 			}
-			for _, w := range file.waits {
+			for _, w := range slices.Concat(file.waits, file.asking) {
 				next.mark("wait", o, handle, w)
 			}
 		}
+		next.flush()
 	}
+	next.flush()
 	if err := os.Rename(f.Name(), j.path); err != nil {
 		f.Close()
 		return err
 	}
 	j.close()
-	j.file, j.lines = f, next.lines
+	j.file, j.lines, j.records = f, next.lines, nil
 	return nil
 }
 

@@ -257,3 +257,70 @@ func TestNoState(t *testing.T) {
 	}
 	testkit.Eventually(t, "loaded", func() bool { return s.Snapshot().Held == 1 })
 }
+
+// TestKilledAnywhere: a bridge may be killed after each octet that it writes to its file. The next one remembers all the
+// same what a client holds.
+func TestKilledAnywhere(t *testing.T) {
+	state := t.TempDir()
+	table := openTable(t, state)
+	id := identity{client: netip.MustParseAddr("192.0.2.1"), name: "c", svid: 1}
+	lock := func(start, length uint64, block uint32) (*owner, *request) {
+		r := &request{block: block, exclusive: 1, handle: []byte{1}, start: start, length: length}
+		return table.begin(id, path{local: netip.MustParseAddr("192.0.2.2"), version: 4}, r, credential{}), r
+	}
+	o, r := lock(0, 10, 0)
+	table.settle(o, r, granted, true)
+	size := func() int {
+		b, err := os.ReadFile(filepath.Join(state, "locks"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(b)
+	}
+	begun := size()
+	o, r = lock(0, 20, 0)
+	table.settle(o, r, denied, true)
+	o, r = lock(5, 10, 1)
+	table.settle(o, r, blocked, true)
+	r.svid = o.number
+	_, _, _, end := table.offer(r)
+	end(grantRefused)
+	o, r = lock(0, 10, 1)
+	table.released(id, r, false) // as by CANCEL
+	table.settle(o, r, denied, true)
+	b, err := os.ReadFile(filepath.Join(state, "locks"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := begun; n <= len(b); n++ {
+		cut := t.TempDir()
+		if err := os.WriteFile(filepath.Join(cut, "locks"), b[:n], 0o600); err != nil {
+			t.Fatal(err)
+		}
+		after := openTable(t, cut)
+		o := after.owners[id]
+		if o == nil || len(without(span{0, 10}, o.files["\x01"].held)) > 0 {
+			t.Fatalf("cut after %d of %d octets, it does not know what is held: %s", n, len(b), b[begun:n])
+		}
+	}
+}
+
+// TestLostWhileAsked: a client that crashes while it is asked whether it takes a lock has its LOCK cancelled at the server.
+func TestLostWhileAsked(t *testing.T) {
+	table := openTable(t, t.TempDir())
+	id := identity{client: netip.MustParseAddr("192.0.2.1"), name: "c", svid: 1}
+	r := &request{block: 1, exclusive: 1, handle: []byte{1}, start: 5, length: 10}
+	o := table.begin(id, path{local: netip.MustParseAddr("192.0.2.2"), version: 4}, r, credential{})
+	table.settle(o, r, blocked, true)
+	r.svid = o.number
+	_, _, _, end := table.offer(r)
+	all := table.lost(id.client, nil)
+	if len(all) != 1 || len(all[0].waits) != 1 || all[0].waits[0].span != r.span() || all[0].waits[0].exclusive != 1 {
+		t.Fatalf("lost %+v", all)
+	}
+	table.freed(&all[0])
+	end(grantUnanswered)
+	if c := table.counts(); c != (count{}) {
+		t.Errorf("left: %+v", c)
+	}
+}

@@ -62,7 +62,7 @@ type file struct {
 	held    []span // sorted and apart
 	waits   []wait
 	pending []span // of LOCKs under way
-	asking  []span // that the client is being asked whether it takes
+	asking  []wait // that the client is being asked whether it takes
 }
 
 // A wait is a LOCK that waits, and what cancels it.
@@ -99,6 +99,12 @@ func newTable(key [32]byte) *table {
 		key: key, owners: make(map[identity]*owner), numbers: make(map[uint32]*owner),
 		clients: make(map[netip.Addr]*count), states: make(map[netip.Addr]monitor),
 	}
+}
+
+// unlock ends an operation, whose changes the journal gets together.
+func (t *table) unlock() {
+	t.journal.flush()
+	t.mu.Unlock()
 }
 
 // hash returns 31 bits for the server's svid, because some servers take it for a pid_t, and what goes before the owner's
@@ -154,7 +160,7 @@ func (t *table) near(o *owner, oh []byte) []byte {
 // begin notes that a LOCK goes to the server, and returns its owner. It returns nil if there is no room.
 func (t *table) begin(id identity, p path, r *request, c credential) *owner {
 	t.mu.Lock()
-	defer t.mu.Unlock()
+	defer t.unlock()
 	n := t.clients[id.client]
 	if n == nil {
 		n = new(count)
@@ -203,7 +209,7 @@ func (t *table) add(o *owner) {
 // settle notes the server's answer to a LOCK, stat; answered is false if there was none.
 func (t *table) settle(o *owner, r *request, stat uint32, answered bool) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
+	defer t.unlock()
 	f := o.files[string(r.handle)]
 	if i := slices.Index(f.pending, r.span()); i >= 0 {
 		f.pending = slices.Delete(f.pending, i, i+1)
@@ -225,7 +231,7 @@ func (t *table) settle(o *owner, r *request, stat uint32, answered bool) {
 // released notes that the server has unlocked or cancelled a range of the owner.
 func (t *table) released(id identity, r *request, unlocked bool) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
+	defer t.unlock()
 	o := t.owners[id]
 	if o == nil || o.files[string(r.handle)] == nil {
 		return
@@ -256,7 +262,7 @@ const (
 // it now. end notes what has become of it.
 func (t *table) offer(r *request) (g grant, o owner, asked bool, end func(grantEnd)) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
+	defer t.unlock()
 	p := t.numbers[r.svid]
 	if p == nil || p.share != "" {
 		return grantUnknown, o, false, nil
@@ -268,7 +274,7 @@ func (t *table) offer(r *request) (g grant, o owner, asked bool, end func(grantE
 	}
 	parts, at := without(s, f.held), f.waiting(s)
 	switch {
-	case slices.Contains(f.asking, s):
+	case f.isAsked(s) >= 0:
 		return grantBusy, *p, false, nil
 	case at < 0 && len(parts) == 0:
 		return grantHeld, *p, false, nil
@@ -280,11 +286,11 @@ func (t *table) offer(r *request) (g grant, o owner, asked bool, end func(grantE
 	}
 	t.journal.mark("wait", p, handle, w)
 	t.hold(p, f, s)
-	f.asking = append(f.asking, s)
+	f.asking = append(f.asking, w)
 	return grantAsk, *p, asked, func(e grantEnd) {
 		t.mu.Lock()
-		defer t.mu.Unlock()
-		i := slices.Index(f.asking, s)
+		defer t.unlock()
+		i := f.isAsked(s)
 		if i < 0 {
 			return // it was unlocked meanwhile
 		}
@@ -314,13 +320,18 @@ const (
 
 // unask forgets what the client is being asked about in s, which is unlocked.
 func (t *table) unask(o *owner, handle string, f *file, s span) {
-	f.asking = slices.DeleteFunc(f.asking, func(x span) bool {
-		if x.Start < s.Start || x.End > s.End {
+	f.asking = slices.DeleteFunc(f.asking, func(w wait) bool {
+		if w.Start < s.Start || w.End > s.End {
 			return false
 		}
-		t.journal.mark("free", o, handle, wait{span: x})
+		t.journal.mark("free", o, handle, w)
 		return true
 	})
+}
+
+// isAsked returns the index of what the client is being asked about for s, or -1.
+func (f *file) isAsked(s span) int {
+	return slices.IndexFunc(f.asking, func(w wait) bool { return w.span == s })
 }
 
 // waiting returns the index of the wait for s, or -1.
@@ -442,7 +453,7 @@ func (t *table) lost(client netip.Addr, state *uint32) (all []loss) {
 			continue
 		}
 		for handle, f := range o.files {
-			all = append(all, loss{*o, handle, slices.Clone(f.waits)})
+			all = append(all, loss{*o, handle, slices.Concat(f.waits, f.asking)})
 		}
 	}
 	return all
@@ -451,7 +462,7 @@ func (t *table) lost(client netip.Addr, state *uint32) (all []loss) {
 // freed notes that the server has freed all that was lost.
 func (t *table) freed(l *loss) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
+	defer t.unlock()
 	o := t.owners[l.identity]
 	if o == nil || o.files[l.handle] == nil {
 		return
@@ -470,7 +481,7 @@ func (t *table) freed(l *loss) {
 // another host's when there are too many.
 func (t *table) restarted(host netip.Addr, state uint32) bool {
 	t.mu.Lock()
-	defer t.mu.Unlock()
+	defer t.unlock()
 	if old, ok := t.states[host]; ok && old.state == state {
 		return false
 	}
@@ -488,7 +499,7 @@ func (t *table) restarted(host netip.Addr, state uint32) bool {
 // done notes that what follows from a host's state is done.
 func (t *table) done(host netip.Addr, state uint32) {
 	t.mu.Lock()
-	defer t.mu.Unlock()
+	defer t.unlock()
 	if m := t.states[host]; m.state == state && m.owed {
 		t.states[host] = monitor{state, false}
 		t.journal.monitor(host, t.states[host])
