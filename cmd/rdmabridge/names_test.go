@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"net/http"
 	"os/exec"
 	"path/filepath"
@@ -38,6 +39,7 @@ control: {path: %q}
 `, startDemoNFS(t, demo.Options{}), admin, sock)
 	x := startReload(t, text)
 	must(t, x.b.waitReady(testkit.Patience))
+	testkit.Eventually(t, "the control socket is there", func() bool { _, err := os.Lstat(sock); return err == nil })
 	top := func(args ...string) string {
 		t.Helper()
 		code, out, errOut := run(append([]string{"top", "--once", "--interval", "100ms", "--socket", sock}, args...)...)
