@@ -177,25 +177,33 @@ func TestStickyWaitsForItsConnection(t *testing.T) {
 		}
 
 		// After a time without any connection, the first that comes up does not get the Calls
-		// of another seat.
+		// of another seat, whether the server grants credits before the pool has the connection or later.
 		p.lose(0)
 		sticky(t, p, f, 0)
 		time.Sleep(20 * time.Second)
-		p.mu.Lock()
-		late := p.seats[0]
-		p.mu.Unlock()
-		m := &fakeMember{seat: late}
-		late.Granted(2, Elsewhere)
-		p.mu.Lock()
-		late.setMember(m, "server:20049", 0, false)
-		p.mu.Unlock()
-		p.kick(Elsewhere)
-		if len(m.got) != 0 {
-			t.Error("the first connection after a time without any got a Call of another seat")
+		for _, early := range []bool{true, false} {
+			p.mu.Lock()
+			late := p.seats[0]
+			p.mu.Unlock()
+			m := &fakeMember{seat: late}
+			if early {
+				late.Granted(2, Elsewhere)
+			}
+			p.mu.Lock()
+			late.setMember(m, "server:20049", 0, false)
+			p.mu.Unlock()
+			if !early {
+				late.Granted(2, Elsewhere)
+			}
+			p.kick(Elsewhere)
+			if len(m.got) != 0 {
+				t.Errorf("the first connection after a time without any got a Call of another seat; credits came early: %v", early)
+			}
+			p.mu.Lock()
+			late.clearMember()
+			p.mu.Unlock()
+			time.Sleep(20 * time.Second)
 		}
-		p.mu.Lock()
-		late.clearMember()
-		p.mu.Unlock()
 	})
 }
 

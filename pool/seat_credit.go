@@ -15,6 +15,7 @@ func (s *Seat) Granted(n, here int) {
 	}
 	if was <= 0 && n > 0 && s.member != nil {
 		s.arrived()
+		p.rebindAll() // before this was the first connection, flows took their seats for absent
 		if p.successor == s {
 			p.renewNext()
 		}
