@@ -4,7 +4,10 @@ import "time"
 
 // kick dispatches queued Calls while credits are free. If Calls are left that other connections could have, it wakes a
 // seat.
-func (p *Pool) kick(here int) {
+func (p *Pool) kick(here int) { p.kickUntil(here, false) }
+
+// kickUntil does what kick does. If away is set, it ends with the first Call that goes to another loop than here.
+func (p *Pool) kickUntil(here int, away bool) {
 	for {
 		p.mu.Lock()
 		m, e := p.nextAny(here)
@@ -17,6 +20,9 @@ func (p *Pool) kick(here int) {
 			return
 		}
 		p.dispatch(m, e, here)
+		if away && m.Affinity() != here {
+			return
+		}
 	}
 }
 

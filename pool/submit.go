@@ -155,19 +155,7 @@ func (p *Pool) Resume(here int) {
 	p.mu.Lock()
 	p.held = false
 	p.mu.Unlock()
-	for {
-		p.mu.Lock()
-		m, e := p.nextAny(here)
-		p.mu.Unlock()
-		if e == nil {
-			p.part.Wake(here)
-			return
-		}
-		p.dispatch(m, e, here)
-		if m.Affinity() != here {
-			return
-		}
-	}
+	p.kickUntil(here, true)
 }
 
 // Forget removes every queued Call of f, whose client is gone, and hands it to
