@@ -54,30 +54,16 @@ func class(number uint32, m []byte, pos int) (k Classes, name string, ok bool) {
 	return k, "", false
 }
 
-// open reads the arguments of an OPEN: RFC 8881 Section 18.16.1.
+// open reads the arguments of an OPEN.
 func open(m []byte, x *xdr.Cursor) (k Classes, name string, ok bool) {
-	x.Skip(20) // seqid, access, deny, clientid
-	x.Opaque()
-	k = Opens
-	if x.Uint32() == 1 {
+	creates, named := nfs.OpenName(x)
+	if k = Opens; creates {
 		k |= Changes
-		mode := x.Uint32()
-		if mode >= 2 {
-			x.Skip(8)
-		}
-		if mode != 2 {
-			x.SkipArray(x.Uint32(), 4)
-			x.Opaque()
-		}
 	}
-	switch x.Uint32() {
-	case 0, 3: // CLAIM_NULL, CLAIM_DELEGATE_PREV
-		return k, opaque(m, x, maxText), true
-	case 2: // CLAIM_DELEGATE_CUR
-		x.Skip(16)
-		return k, opaque(m, x, maxText), true
+	if !named {
+		return k, "", false
 	}
-	return k, "", false
+	return k, opaque(m, x, maxText), true
 }
 
 // compound fills in the operations of a COMPOUND that are of interest, or all if denials are chosen.

@@ -357,23 +357,7 @@ func (p *parsed) getfh(f *filehandle, h []byte) {
 // openName returns the name of an OPEN of a name in the current directory. ok is false for the claims that are about the
 // current filehandle itself.
 func openName(m []byte, a *xdr.Cursor) (name []byte, ok bool) {
-	a.Skip(20) // seqid, access, deny, clientid
-	a.Opaque()
-	if a.Uint32() == 1 {
-		mode := a.Uint32()
-		if mode >= 2 {
-			a.Skip(8)
-		}
-		if mode != 2 {
-			a.SkipArray(a.Uint32(), 4)
-			a.Opaque()
-		}
-	}
-	switch a.Uint32() {
-	case 0, 3: // CLAIM_NULL, CLAIM_DELEGATE_PREV
-	case 2: // CLAIM_DELEGATE_CUR
-		a.Skip(16)
-	default:
+	if _, ok = nfs.OpenName(a); !ok {
 		return nil, false
 	}
 	return opaque(m, a), true

@@ -40,6 +40,31 @@ func EachResult(m []byte, start int, f func(number, status uint32, pos int) bool
 	}
 }
 
+// OpenName steps to the name that an OPEN is about, from its arguments: RFC 8881 Section 18.16.1. creates says that the OPEN may
+// create the file. named is false for claims that are about the current filehandle itself.
+func OpenName(x *xdr.Cursor) (creates, named bool) {
+	x.Skip(20) // seqid, access, deny, clientid
+	x.Opaque()
+	if creates = x.Uint32() == 1; creates {
+		mode := x.Uint32()
+		if mode >= 2 {
+			x.Skip(8)
+		}
+		if mode != 2 {
+			x.SkipArray(x.Uint32(), 4)
+			x.Opaque()
+		}
+	}
+	switch x.Uint32() {
+	case 0, 3: // CLAIM_NULL, CLAIM_DELEGATE_PREV
+		return creates, true
+	case 2: // CLAIM_DELEGATE_CUR
+		x.Skip(16)
+		return creates, true
+	}
+	return creates, false
+}
+
 // OperationName names an operation of NFSv4, such as REMOVE.
 func OperationName(number uint32) string {
 	if number < uint32(len(ops4)) && ops4[number].name != "" {
