@@ -115,29 +115,11 @@ func (l *Listener) Update(o ListenOptions) {
 // store makes o the options of connections that are accepted from now on.
 func (l *Listener) store(o ListenOptions) {
 	o.Socket = nil
-	o.Allow, o.Proxies = unmapped(o.Allow), unmapped(o.Proxies)
+	o.Allow, o.Proxies = crowd.Unmapped(o.Allow), crowd.Unmapped(o.Proxies)
 	if len(o.Proxies) > 0 {
 		l.counters.countProxies()
 	}
 	l.opts.Store(&o)
-}
-
-// unmapped returns networks with IPv4 networks as such and without the bits of hosts.
-func unmapped(networks []netip.Prefix) []netip.Prefix {
-	all := make([]netip.Prefix, 0, len(networks))
-	for _, p := range networks {
-		if p.Addr().Is4In6() && p.Bits() >= 96 {
-			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
-		}
-		all = append(all, p.Masked())
-	}
-	return all
-}
-
-// within reports whether one of networks has a.
-func within(networks []netip.Prefix, a netip.Addr) bool {
-	a = a.WithZone("")
-	return slices.ContainsFunc(networks, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
 // Close stops accepting and waits until the accept goroutine has exited. Connections that
@@ -224,7 +206,7 @@ func (p *pacer) came(rate int) {
 // admit gives c to a loop, or closes it. It reports whether it was let in.
 func (l *Listener) admit(c *net.TCPConn, o *ListenOptions) bool {
 	peer := eventloop.AddrPort(c.RemoteAddr())
-	proxy := within(o.Proxies, peer.Addr())
+	proxy := crowd.Within(o.Proxies, peer.Addr())
 	enter := l.enter
 	if proxy {
 		enter = l.enterProxy
@@ -296,7 +278,7 @@ func (l *Listener) enter(peer netip.AddrPort, o *ListenOptions) (reason, error) 
 
 // admits returns why no client at peer may connect.
 func (o *ListenOptions) admits(peer netip.AddrPort) (reason, error) {
-	if len(o.Allow) > 0 && !within(o.Allow, peer.Addr()) {
+	if len(o.Allow) > 0 && !crowd.Within(o.Allow, peer.Addr()) {
 		return reasonDenied, errors.New("tcpframe: address is not in the allow list")
 	}
 	if o.Privileged && (peer.Port() >= privilegedPorts || peer.Port() == 0) {

@@ -1,4 +1,4 @@
-// Package arrival tells to which address of this host a datagram was sent, and sends the answer from there.
+// Package arrival tells to which address of this host a datagram was sent, sends the answer from there, and bounds answers.
 package arrival
 
 import (

@@ -1,4 +1,4 @@
-// Package crowd counts connections by host and knows the host that has the most.
+// Package crowd counts connections by host, knows the host that has the most, and which networks have a host.
 //
 // Where the bridge bounds the connections of all hosts together, one host could otherwise use up
 // the bound and keep all others out. With a [Crowd], the host with the most connections gives way

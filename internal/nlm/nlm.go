@@ -25,7 +25,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -36,7 +35,6 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/crowd"
 	"github.com/rdmabridge/rdmabridge/internal/loglimit"
 	"github.com/rdmabridge/rdmabridge/internal/loop"
-	"github.com/rdmabridge/rdmabridge/internal/ratelimit"
 	"github.com/rdmabridge/rdmabridge/metrics"
 )
 
@@ -88,8 +86,7 @@ type Server struct {
 	answers  map[string]answer            // that GRANTED_MSG waits for, by cookie
 	releases map[netip.Addr]chan struct{} // clients whose locks are being freed; closed when they are
 	told     map[place]uint32             // the state of the server's monitor that clients are being told of
-	replies  ratelimit.Meter              // datagrams
-	excess   ratelimit.Meter              // octets by which answers were longer than their questions
+	datagram arrival.Answers
 }
 
 // A Snapshot is what a Server has at one time.
@@ -188,12 +185,7 @@ func (s *Server) Addr() netip.AddrPort {
 
 // Allow replaces the addresses that may send anything, for future datagrams and connections.
 func (s *Server) Allow(prefixes []netip.Prefix) {
-	allow := slices.Clone(prefixes)
-	for i, p := range allow {
-		if p.Addr().Is4In6() && p.Bits() >= 96 {
-			allow[i] = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
-		}
-	}
+	allow := crowd.Unmapped(prefixes)
 	s.allow.Store(&allow)
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/rdmabridge/rdmabridge/internal/arrival"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
@@ -216,14 +217,14 @@ func TestNoAmplifier(t *testing.T) {
 	var s Server
 	answers, octets := 0, 0
 	for i := range 40000 { // in two seconds
-		if s.mayAnswer(slack+100, time.Unix(1e9, int64(i)*5e4)) {
+		if s.mayAnswer(arrival.Slack+100, time.Unix(1e9, int64(i)*5e4)) {
 			octets += 100
 		}
-		if s.mayAnswer(slack, time.Unix(1e9, int64(i)*5e4)) {
+		if s.mayAnswer(arrival.Slack, time.Unix(1e9, int64(i)*5e4)) {
 			answers++
 		}
 	}
-	if octets > excessBurst+2*excessRate || answers > replyBurst+2*replyRate || octets == 0 || answers < 2*replyRate {
+	if octets > arrival.ExcessBurst+2*arrival.ExcessRate || answers > arrival.AnswerBurst+2*arrival.AnswerRate || octets == 0 || answers < 2*arrival.AnswerRate {
 		t.Errorf("%d answers, and %d octets more than were asked", answers, octets)
 	}
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/arrival"
 	"github.com/rdmabridge/rdmabridge/internal/crowd"
 	"github.com/rdmabridge/rdmabridge/internal/loglimit"
-	"github.com/rdmabridge/rdmabridge/internal/ratelimit"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
 )
@@ -33,16 +32,6 @@ const (
 	recordTimeout = 30 * time.Second // from the first octet of a record to the last
 	writeTimeout  = 10 * time.Second
 	pause         = 50 * time.Millisecond // after a failed read or accept
-)
-
-// Limits of the answers over UDP, whose questions may have a forged source address: see rpcbind/datagrams.go. Only the
-// owner in an answer to TEST makes an answer more than slack octets longer than its question.
-const (
-	replyRate   = 2000 // a second
-	replyBurst  = 4000
-	slack       = 32       // octets
-	excessRate  = 16 << 10 // octets a second
-	excessBurst = 32 << 10
 )
 
 // A call is a Call that has arrived. Its message is its own.
@@ -132,8 +121,7 @@ func (s *Server) leave(c *net.TCPConn) {
 // allowed reports whether a may send anything.
 func (s *Server) allowed(a netip.Addr) bool {
 	allow := *s.allow.Load()
-	a = a.WithZone("")
-	return len(allow) == 0 || s.upstream.is(a) || slices.ContainsFunc(allow, func(p netip.Prefix) bool { return p.Contains(a) })
+	return len(allow) == 0 || s.upstream.is(a.WithZone("")) || crowd.Within(allow, a)
 }
 
 // serve reads the Calls of one connection.
@@ -227,11 +215,7 @@ func (s *Server) datagrams() {
 func (s *Server) mayAnswer(longer int, now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at := ratelimit.At(now)
-	if longer > slack && !s.excess.Take(at, int64(longer-slack)*ratelimit.Per(excessRate), excessBurst*ratelimit.Per(excessRate)) {
-		return false
-	}
-	return s.replies.Take(at, ratelimit.Per(replyRate), replyBurst*ratelimit.Per(replyRate))
+	return s.datagram.May(longer, now)
 }
 
 // arrived answers the Call m, now or later. It reports false if m is no Call.

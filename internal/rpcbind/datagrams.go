@@ -5,7 +5,6 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-	"slices"
 	"strconv"
 	"time"
 
@@ -13,22 +12,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rdmabridge/rdmabridge/internal/arrival"
+	"github.com/rdmabridge/rdmabridge/internal/crowd"
 	"github.com/rdmabridge/rdmabridge/internal/loglimit"
 	"github.com/rdmabridge/rdmabridge/internal/loop"
-	"github.com/rdmabridge/rdmabridge/internal/ratelimit"
-)
-
-// Limits of the Replies on UDP. Every Reply counts against replyRate. A Reply that is more
-// than slack octets longer than its question also counts against excessRate; this can only
-// happen to DUMP, GETADDRLIST and GETSTAT. All clients share both limits, so forged source
-// addresses gain at most excessRate octets a second. The Server does not answer a question
-// over a limit: the client asks again, or over TCP.
-const (
-	replyRate   = 2000 // a second
-	replyBurst  = 4000
-	slack       = 32       // octets: GETADDR's IPv6 address against no netid at all
-	excessRate  = 16 << 10 // octets a second
-	excessBurst = 32 << 10
 )
 
 // datagrams are the UDP port. Its goroutine reads one datagram, answers it, and reads the
@@ -39,7 +25,7 @@ type datagrams struct {
 	done chan struct{} // closed when the goroutine has ended; nil before start
 
 	// Owned by the goroutine.
-	replies, excess ratelimit.Meter
+	answers arrival.Answers
 }
 
 // sameHost returns address with another port. free reports whether the port of address is
@@ -64,12 +50,6 @@ func listenDatagrams(s *Server, address string) (*datagrams, error) {
 
 func newDatagrams(s *Server, c *net.UDPConn) *datagrams {
 	return &datagrams{s: s, conn: c}
-}
-
-// take reports whether n more may go now, if most go in a second and at most burst at once.
-func take(m *ratelimit.Meter, n, most, burst int, now time.Time) bool {
-	cost := func(n int) int64 { return int64(n) * int64(time.Second) / int64(most) }
-	return m.Take(ratelimit.At(now), cost(n), cost(burst))
 }
 
 func (d *datagrams) start() {
@@ -127,7 +107,7 @@ func (d *datagrams) serve() {
 // refusal that answer has not counted.
 func (d *datagrams) question(m []byte, flags int, a arrival.Arrival, from netip.AddrPort, now time.Time) (reply []byte, why refusal) {
 	switch {
-	case !d.allowed(from.Addr().Unmap().WithZone("")):
+	case !d.allowed(from.Addr().Unmap()):
 		return nil, refusedDenied
 	case flags&(unix.MSG_TRUNC|unix.MSG_CTRUNC) != 0:
 		return nil, refusedLong
@@ -138,16 +118,13 @@ func (d *datagrams) question(m []byte, flags int, a arrival.Arrival, from netip.
 	if reply == nil {
 		return nil, refusedNot
 	}
-	if excess := len(reply) - len(m) - slack; excess > 0 && !take(&d.excess, excess, excessRate, excessBurst, now) {
-		return nil, refusedRate
-	}
-	if !take(&d.replies, 1, replyRate, replyBurst, now) {
-		return nil, refusedRate
+	if !d.answers.May(len(reply)-len(m), now) {
+		return nil, refusedRate // the client asks again, or over TCP
 	}
 	return reply, refusedNot
 }
 
 func (d *datagrams) allowed(a netip.Addr) bool {
 	allow := d.s.allow.Load()
-	return allow == nil || len(*allow) == 0 || slices.ContainsFunc(*allow, func(p netip.Prefix) bool { return p.Contains(a) })
+	return allow == nil || len(*allow) == 0 || crowd.Within(*allow, a)
 }

@@ -17,7 +17,7 @@ func newTestDatagrams(s *Server) *datagrams {
 }
 
 // Any question, forged twenty thousand times in a second, sends the victim at most the
-// octets of the questions, slack for each, and the octets of excessRate.
+// octets of the questions, Slack for each, and the octets of ExcessRate.
 func TestNoAmplifier(t *testing.T) {
 	s := newTestServer(testServices())
 	a := arrival.Arrival{Local: netip.MustParseAddr("192.0.2.1")}
@@ -34,16 +34,16 @@ func TestNoAmplifier(t *testing.T) {
 				answered++
 			}
 		}
-		if most := answered*(len(call)+slack) + excessBurst + excessRate; out > most {
+		if most := answered*(len(call)+arrival.Slack) + arrival.ExcessBurst + arrival.ExcessRate; out > most {
 			t.Errorf("%s: %d octets out for %d answered questions of %d, want at most %d", tt.name, out, answered, len(call), most)
 		}
-		if answered > replyBurst+replyRate {
+		if answered > arrival.AnswerBurst+arrival.AnswerRate {
 			t.Errorf("%s: %d answered in a second", tt.name, answered)
 		}
 	}
 }
 
-// GETPORT is answered while DUMPs have spent excessRate.
+// GETPORT is answered while DUMPs have spent ExcessRate.
 func TestShortPastLong(t *testing.T) {
 	s := newTestServer(testServices())
 	seen := countRefusals(s)

@@ -25,7 +25,7 @@
 // # Datagrams
 //
 // The source address of a datagram may be forged, so the Server limits how much more it
-// sends over UDP than it receives: see datagrams.go. Clients get long Replies over TCP.
+// sends over UDP than it receives: see arrival.Answers. Clients get long Replies over TCP.
 //
 // # Ownership
 //
@@ -45,6 +45,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/rdmabridge/rdmabridge/internal/crowd"
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 	"github.com/rdmabridge/rdmabridge/metrics"
 	"github.com/rdmabridge/rdmabridge/tcpframe"
@@ -110,13 +111,7 @@ func (s *Server) Allow(prefixes []netip.Prefix) {
 }
 
 func (s *Server) setAllow(prefixes []netip.Prefix) {
-	allow := make([]netip.Prefix, 0, len(prefixes))
-	for _, p := range prefixes {
-		if p.Addr().Is4In6() && p.Bits() >= 96 {
-			p = netip.PrefixFrom(p.Addr().Unmap(), p.Bits()-96)
-		}
-		allow = append(allow, p.Masked())
-	}
+	allow := crowd.Unmapped(prefixes)
 	s.allow.Store(&allow)
 }
 
