@@ -39,7 +39,7 @@ func newNetwork(t testing.TB) *network {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer l.Close()
+	t.Cleanup(func() { l.Close() }) // held, so that no test beside this one is given the port
 	return &network{t: t, prefix: fmt.Sprintf("127.%d.%d.", 1+rand.IntN(254), rand.IntN(256)), rpcbind: uint16(l.Addr().(*net.TCPAddr).Port)}
 }
 
@@ -51,15 +51,15 @@ func (n *network) next() netip.Addr {
 // peer starts a host.
 func (n *network) peer(answer func(c *oncrpc.Call, udp bool) []byte) *peer {
 	p := &peer{t: n.t, addr: n.next(), answer: answer}
+	binder, err := net.Listen("tcp", netip.AddrPortFrom(p.addr, n.rpcbind).String())
+	if err != nil {
+		n.t.Fatal(err)
+	}
 	tcp, udp, err := listen(netip.AddrPortFrom(p.addr, 0).String())
 	if err != nil {
 		n.t.Fatal(err)
 	}
 	p.port = uint16(tcp.Addr().(*net.TCPAddr).Port)
-	binder, err := net.Listen("tcp", netip.AddrPortFrom(p.addr, n.rpcbind).String())
-	if err != nil {
-		n.t.Fatal(err)
-	}
 	done := make(chan struct{}, 3)
 	go func() {
 		p.accept(tcp, func(c *oncrpc.Call) []byte { return p.answer(c, false) })
