@@ -2,16 +2,15 @@ package rpcbind
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ask"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
 )
@@ -35,11 +34,8 @@ func Ask(ctx context.Context, address string, program, version uint32) (port uin
 
 // AskOn asks as Ask does, on a TCP connection to the rpcbind, for the port of a transport: tcp or udp.
 func AskOn(ctx context.Context, c net.Conn, transport string, program, version uint32) (port uint16, err error) {
-	deadline := time.Now().Add(askTimeout)
-	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
-		deadline = d
-	}
-	_ = c.SetDeadline(deadline) // Read would say so
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
 	protocol := uint32(unix.IPPROTO_TCP)
 	if transport == "udp" {
 		protocol = unix.IPPROTO_UDP
@@ -48,44 +44,22 @@ func AskOn(ctx context.Context, c net.Conn, transport string, program, version u
 	if err != nil {
 		return 0, err
 	}
-	const xid = 1
 	getAddr := !server.Addr().Unmap().Is4()
-	m := []byte{0x80, 0, 0, 0} // the record mark; its length is set below
+	asked, args := uint32(2), xdr.AppendWords(nil, program, version, protocol, 0)
 	if getAddr {
-		m = xdr.AppendWords(m, xid, oncrpc.TypeCall, oncrpc.RPCVersion, oncrpc.ProgramRPCBind, 3, 3, 0, 0, 0, 0, program, version)
-		m = xdr.AppendWords(xdr.AppendOpaque(m, []byte(transport+"6")), 0, 0) // without an address and an owner
-	} else {
-		m = xdr.AppendWords(m, xid, oncrpc.TypeCall, oncrpc.RPCVersion, oncrpc.ProgramRPCBind, 2, 3, 0, 0, 0, 0, program, version, protocol, 0)
+		asked = 3
+		args = xdr.AppendWords(nil, program, version)
+		args = xdr.AppendWords(xdr.AppendOpaque(args, []byte(transport+"6")), 0, 0) // without an address and an owner
 	}
-	m[3] = byte(len(m) - 4)
-	if _, err := c.Write(m); err != nil {
+	m, results, err := ask.On(c, maxMessage).Call(ctx, oncrpc.ProgramRPCBind, asked, 3, ask.Credential{}, args)
+	if err != nil {
 		return 0, err
 	}
-	var mark [4]byte
-	if _, err := io.ReadFull(c, mark[:]); err != nil {
-		return 0, err
-	}
-	n := binary.BigEndian.Uint32(mark[:]) &^ (1 << 31)
-	if mark[0]&0x80 == 0 || n > maxMessage {
-		return 0, errors.New("the answer is none of rpcbind")
-	}
-	b := make([]byte, n)
-	if _, err := io.ReadFull(c, b); err != nil {
-		return 0, err
-	}
-	return askedPort(b, getAddr)
+	return askedPort(m, results, getAddr)
 }
 
-// askedPort returns the port that the Reply m has, to GETADDR or to GETPORT.
-func askedPort(m []byte, getAddr bool) (uint16, error) {
-	var r oncrpc.Reply
-	if err := oncrpc.ParseReply(m, &r); err != nil {
-		return 0, err
-	}
-	if !r.Succeeded() {
-		return 0, errors.New("rpcbind refuses the question")
-	}
-	results := xdr.NewCursor(m, r.Results)
+// askedPort returns the port that the results in m have, to GETADDR or to GETPORT.
+func askedPort(m []byte, results xdr.Cursor, getAddr bool) (uint16, error) {
 	if !getAddr {
 		port := results.Uint32()
 		if !results.OK() || port > 65535 {

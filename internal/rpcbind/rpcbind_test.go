@@ -60,8 +60,8 @@ func dial(t *testing.T, s *Server, network, host string) net.Conn {
 	return c
 }
 
-// ask sends a Call and returns the Reply.
-func ask(t *testing.T, c net.Conn, call []byte) []byte {
+// exchange sends a Call and returns the Reply.
+func exchange(t *testing.T, c net.Conn, call []byte) []byte {
 	t.Helper()
 	if c.RemoteAddr().Network() == "tcp" {
 		if _, err := c.Write(testkit.Record(call)); err != nil {
@@ -99,10 +99,10 @@ func TestLocalAddress(t *testing.T) {
 				call := xdr.AppendOpaque(testkit.Unhex(t, callHead(4, 3)+"000186a3 00000003"), []byte(netid))
 				call = append(call, make([]byte, 8)...)
 				want := xdr.AppendOpaque(testkit.Unhex(t, success), []byte(host+".8.1"))
-				if got := ask(t, c, call); !bytes.Equal(got, want) {
+				if got := exchange(t, c, call); !bytes.Equal(got, want) {
 					t.Errorf("GETADDR = %x, want %x", got, want)
 				}
-				if got := ask(t, c, testkit.Unhex(t, callHead(4, 4))); !strings.Contains(string(got), "192.0.2.1.78.81") {
+				if got := exchange(t, c, testkit.Unhex(t, callHead(4, 4))); !strings.Contains(string(got), "192.0.2.1.78.81") {
 					t.Errorf("DUMP = %x", got)
 				}
 			})
@@ -115,7 +115,7 @@ func TestPublish(t *testing.T) {
 	s, _ := start(t, "127.0.0.1:0")
 	c := dial(t, s, "tcp", "127.0.0.1")
 	port := func(program, version int) uint32 {
-		got := ask(t, c, testkit.Unhex(t, callHead(2, 3)+fmt.Sprintf("%08x %08x 00000006 00000000", program, version)))
+		got := exchange(t, c, testkit.Unhex(t, callHead(2, 3)+fmt.Sprintf("%08x %08x 00000006 00000000", program, version)))
 		return binary.BigEndian.Uint32(got[24:])
 	}
 	self := uint32(s.Addr().Port())
@@ -201,7 +201,7 @@ func TestConnection(t *testing.T) {
 	}
 	null := testkit.Unhex(t, callHead(3, 0))
 	null[0] = 9
-	if got := ask(t, c, null); got[0] != 9 {
+	if got := exchange(t, c, null); got[0] != 9 {
 		t.Errorf("the first answer is %x, want that to NULL", got)
 	}
 	// In two fragments.
@@ -304,7 +304,7 @@ func TestAllow(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.SetDeadline(time.Now().Add(testkit.Patience))
-		if got := ask(t, c, testkit.Unhex(t, callHead(2, 0))); !bytes.Equal(got, testkit.Unhex(t, success)) {
+		if got := exchange(t, c, testkit.Unhex(t, callHead(2, 0))); !bytes.Equal(got, testkit.Unhex(t, success)) {
 			t.Errorf("%s, allowed: %x", network, got)
 		}
 		c, err = from(network, "127.0.0.3")
@@ -323,7 +323,7 @@ func TestAllow(t *testing.T) {
 func TestClose(t *testing.T) {
 	s, _ := start(t, "127.0.0.1:0")
 	c := dial(t, s, "tcp", "127.0.0.1")
-	ask(t, c, testkit.Unhex(t, callHead(2, 0)))
+	exchange(t, c, testkit.Unhex(t, callHead(2, 0)))
 	if err := s.Close(); err != nil {
 		t.Errorf("Close: %v", err)
 	}
