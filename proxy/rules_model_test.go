@@ -161,7 +161,7 @@ func TestRulesModel(t *testing.T) {
 			t.Fatal(err)
 		}
 		var rule *rules.Rule
-		for _, v := range set.ExplainCall(&from, &h, k.changes) {
+		for _, v := range set.ExplainCall(&from, &h, rules.Facts{Changes: k.changes}) {
 			if !v.Matches() {
 				continue
 			}

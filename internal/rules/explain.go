@@ -36,14 +36,14 @@ func (s *Set) ExplainClient(c *Client) (all []Verdict) {
 	return all
 }
 
-// ExplainCall says of each rule whether it matches the Call h of c, and ends with the one that decides. changes is
-// whether the Call may change files.
-func (s *Set) ExplainCall(c *Client, h *oncrpc.Call, changes bool) (all []Verdict) {
+// ExplainCall says of each rule whether it matches the Call h of c, and ends with the one that decides. x are the facts of
+// the Call.
+func (s *Set) ExplainCall(c *Client, h *oncrpc.Call, x Facts) (all []Verdict) {
 	for i := range s.rules {
 		r := &s.rules[i]
 		v := Verdict{Rule: r, Fails: r.clientFails(c)}
 		if v.Fails == "" {
-			v.Fails = r.callFails(h, changes)
+			v.Fails = r.callFails(h, x)
 		}
 		all = append(all, v)
 		if v.Matches() && !r.DryRun {
@@ -75,7 +75,7 @@ func (r *Rule) clientFails(c *Client) string {
 }
 
 // callFails says which condition of the Call does not hold for h; "" if all hold.
-func (r *Rule) callFails(h *oncrpc.Call, changes bool) string {
+func (r *Rule) callFails(h *oncrpc.Call, x Facts) string {
 	user, isSys := h.Sys()
 	has := func(ranges []Range, id uint32) bool {
 		return slices.ContainsFunc(ranges, func(x Range) bool { return x.contains(id) })
@@ -91,10 +91,14 @@ func (r *Rule) callFails(h *oncrpc.Call, changes bool) string {
 		return fmt.Sprintf("uids %s do not have %d", join(r.UIDs), user.UID())
 	case len(r.GIDs) > 0 && !hasGroup(&user, r.GIDs):
 		return fmt.Sprintf("gids %s have none of the user's groups", join(r.GIDs))
-	case r.Class == Changing && !changes:
+	case r.Class == Changing && !x.Changes:
 		return "class changing: the Call changes no file"
-	case r.Class == Reading && changes:
+	case r.Class == Reading && x.Changes:
 		return "class reading: the Call changes a file, or may"
+	case r.Exports != 0 && x.Touched == UnknownExports:
+		return "exports " + r.Names + ": which exports a Call is about is known to the bridge alone"
+	case !r.concerns(&x.Touched):
+		return "exports " + r.Names + ": the Call is about something else"
 	}
 	return ""
 }
@@ -127,6 +131,12 @@ func (r *Rule) asks() (all []string) {
 		all = append(all, "that may change files")
 	case Reading:
 		all = append(all, "that change no files")
+	}
+	switch {
+	case r.Exports != 0 && r.Action == Deny:
+		all = append(all, "that may be about "+r.Names)
+	case r.Exports != 0:
+		all = append(all, "about "+r.Names+" alone")
 	}
 	return all
 }

@@ -25,7 +25,7 @@ const (
 // The first says what was decided about a Call with the same octets from the program to the end of the credential. It
 // is for AUTH_SYS and AUTH_NONE; the credentials of RPCSEC_GSS have sequence numbers. The second says what was
 // decided, by everything that the decision depends on: the Bound, the program, the version and the procedure,
-// the flavor, the class of the user, and whether the Call changes files. What no rule of the Bound asks for is left
+// the flavor, the class of the user, and the facts of the Call. What no rule of the Bound asks for is left
 // out. The third says of which class the user and the groups of a credential are. Users for whom the conditions hold
 // in the same cases are of one class.
 //
@@ -45,11 +45,11 @@ type Judge struct {
 // A judgedHeader is the beginning of a Call's header, without the XID and what is the same in all Calls, and what was
 // decided about the Call: program, version, procedure, flavor, length and body of the credential.
 type judgedHeader struct {
-	bound   *Bound // nil: the place is empty
-	n       uint8  // octets
-	changes bool
-	ruling  ruling
-	octets  [judgedOctets]byte
+	bound  *Bound // nil: the place is empty
+	n      uint8  // octets
+	facts  Facts
+	ruling ruling
+	octets [judgedOctets]byte
 }
 
 // A ruling is what was decided.
@@ -72,7 +72,7 @@ type judgedCall struct {
 	program, version, procedure uint32
 	user                        uint16 // a class
 	flavor                      Flavor
-	changes                     bool
+	facts                       Facts
 }
 
 // A decision is what was decided about a Call.
@@ -112,26 +112,26 @@ func (j *Judge) Bind(c *Client) *Bound {
 }
 
 // Decide returns the rule that decides about the Call h of a connection that b is bound to, or -1, and the rules
-// before it that match and have no effect, until the next Decide. changes is whether the Call may change files.
+// before it that match and have no effect, until the next Decide. x are the facts of the Call.
 // malformed is true if a rule asks for users and the Call has a credential of AUTH_SYS that cannot be read: nothing
 // is decided then. b was returned by Bind.
-func (j *Judge) Decide(b *Bound, h *oncrpc.Call, changes bool) (rule int, dry []uint8, malformed bool) {
+func (j *Judge) Decide(b *Bound, h *oncrpc.Call, x Facts) (rule int, dry []uint8, malformed bool) {
 	// From the program on: RFC 5531 Section 9.
 	if octets := h.Message[12 : 32+h.CredentialLen]; len(octets) <= judgedOctets {
-		x := binary.LittleEndian.Uint64(octets[len(octets)-8:]) ^ uint64(binary.BigEndian.Uint32(octets[8:]))<<8 ^ uint64(b.salt)
-		e := &j.headers[x*0x9e3779b97f4a7c15>>32%judgedHeaders]
-		if e.bound == b && e.changes == changes && string(octets) == string(e.octets[:e.n]) {
+		n := binary.LittleEndian.Uint64(octets[len(octets)-8:]) ^ uint64(binary.BigEndian.Uint32(octets[8:]))<<8 ^ uint64(b.salt)
+		e := &j.headers[n*0x9e3779b97f4a7c15>>32%judgedHeaders]
+		if e.bound == b && e.facts == x && string(octets) == string(e.octets[:e.n]) {
 			return int(e.ruling.rule), e.ruling.dry[:e.ruling.n], false
 		}
 		if h.Flavor == oncrpc.FlavorSys || h.Flavor == oncrpc.FlavorNone {
-			rule, dry, malformed = j.decide(b, h, changes)
+			rule, dry, malformed = j.decide(b, h, x)
 			if !malformed && len(dry) <= judgedDry {
-				e.bound, e.changes, e.n, e.ruling = b, changes, uint8(copy(e.octets[:], octets)), newRuling(rule, dry)
+				e.bound, e.facts, e.n, e.ruling = b, x, uint8(copy(e.octets[:], octets)), newRuling(rule, dry)
 			}
 			return rule, dry, malformed
 		}
 	}
-	return j.decide(b, h, changes)
+	return j.decide(b, h, x)
 }
 
 func newRuling(rule int, dry []uint8) ruling {
@@ -141,7 +141,7 @@ func newRuling(rule int, dry []uint8) ruling {
 }
 
 // decide does what Decide does, without the first table.
-func (j *Judge) decide(b *Bound, h *oncrpc.Call, changes bool) (rule int, dry []uint8, malformed bool) {
+func (j *Judge) decide(b *Bound, h *oncrpc.Call, x Facts) (rule int, dry []uint8, malformed bool) {
 	k := judgedCall{bound: b}
 	if b.asksUser() && h.Flavor == oncrpc.FlavorSys {
 		user, ok := h.Sys()
@@ -162,7 +162,10 @@ func (j *Judge) decide(b *Bound, h *oncrpc.Call, changes bool) (rule int, dry []
 	if b.asks[asksFlavor] {
 		k.flavor = flavorOf(h)
 	}
-	k.changes = changes && b.asks[asksClass]
+	k.facts.Changes = x.Changes && b.asks[asksClass]
+	if b.asks[asksExports] {
+		k.facts.Touched = x.Touched
+	}
 	d := &j.decisions[k.hash()%judgedDecisions]
 	if d.call == k {
 		return int(d.ruling.rule), d.ruling.dry[:d.ruling.n], false
@@ -181,10 +184,10 @@ func (j *Judge) decide(b *Bound, h *oncrpc.Call, changes bool) (rule int, dry []
 // hash returns a number that differs where keys are likely to.
 func (k *judgedCall) hash() uint32 {
 	x := k.procedure ^ k.program<<8 ^ k.version<<16 ^ uint32(k.user)<<12 ^ uint32(k.flavor)<<24
-	if k.changes {
+	if k.facts.Changes {
 		x = ^x
 	}
-	x ^= k.bound.salt
+	x ^= k.bound.salt ^ uint32(k.facts.Touched.May)*0x85ebca6b
 	return x * 0x9e3779b1 >> 16
 }
 

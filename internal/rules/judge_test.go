@@ -96,7 +96,7 @@ func (x *scene) step() {
 	call, h := x.calls[i], x.heads[i]
 	call.client, call.names = c.client, c.names
 	want := model(x.rules, &call)
-	if got := judge(x.j, c.bound, h, call.changes); !slices.Equal(got, want) {
+	if got := judge(x.j, c.bound, h, call.facts()); !slices.Equal(got, want) {
 		x.t.Fatalf("Call %d %+v: rules %v match, want %v, of %+v", len(x.calls), call, got, want, x.rules)
 	}
 	if len(want) > 0 {
@@ -166,7 +166,7 @@ func TestManyUsers(t *testing.T) {
 				want = -1
 			}
 			for range 2 {
-				if r, _, _ := j.Decide(b, callOf(100003, 3, 1, oncrpc.FlavorSys, 0, false, uid, 1), false); r != want {
+				if r, _, _ := j.Decide(b, callOf(100003, 3, 1, oncrpc.FlavorSys, 0, false, uid, 1), Facts{}); r != want {
 					t.Fatalf("rule %d decides about user %d", r, uid)
 				}
 			}
@@ -197,7 +197,7 @@ func TestManyBounds(t *testing.T) {
 	for i := range rules {
 		c := Client{Address: rules[i].Clients[0].Addr()}
 		b := j.Bind(&c)
-		if r, _, _ := j.Decide(b, callOf(1, 1, 1, oncrpc.FlavorSys, 0, false, 1, 1), false); r != i {
+		if r, _, _ := j.Decide(b, callOf(1, 1, 1, oncrpc.FlavorSys, 0, false, 1, 1), Facts{}); r != i {
 			t.Fatalf("rule %d decides about client %d", r, i)
 		}
 	}
@@ -219,7 +219,7 @@ func TestMalformed(t *testing.T) {
 			t.Fatal(err)
 		}
 		j := NewJudge(s)
-		if _, _, malformed := j.Decide(j.Bind(&Client{Address: addresses[0]}), h, true); malformed != tt.malformed {
+		if _, _, malformed := j.Decide(j.Bind(&Client{Address: addresses[0]}), h, Facts{Changes: true}); malformed != tt.malformed {
 			t.Errorf("%+v: malformed is %v", tt.rule, malformed)
 		}
 	}

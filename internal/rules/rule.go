@@ -37,6 +37,8 @@ type Rule struct {
 	GIDs    []Range  // that have one of the groups of AUTH_SYS; other Calls do not match
 	Targets []Target // what the Call is for, one of them; empty: anything
 	Class   Class
+	Exports uint64 // that the Call is about, as bits: see Touched; 0: anything
+	Names   string // of Exports, for people
 
 	Action   Action
 	Answer   Answer // of Deny
@@ -72,6 +74,36 @@ const (
 	Reading        // it is known to change none
 	Changing       // it changes one, or may
 )
+
+// Facts are what a Call does.
+type Facts struct {
+	Changes bool    // it may change a file: ulb.Analysis.Changes
+	Touched Touched // zero if no rule has Exports
+}
+
+// Touched are the exports that a Call is about: nfs.Touched.
+type Touched struct {
+	May, Changes uint64 // bits
+	Unsure       bool
+}
+
+// UnknownExports is for a Call of which nobody knows which exports it is about. No rule with exports matches it.
+var UnknownExports = Touched{Unsure: true}
+
+// concerns reports whether the condition of exports holds for t. A rule that denies Calls matches those that may be
+// about one of its exports, and with class changing, those that may change a file there. Other rules match Calls that are about their exports and nothing
+// else for certain.
+func (r *Rule) concerns(t *Touched) bool {
+	switch {
+	case r.Exports == 0:
+		return true
+	case r.Action != Deny:
+		return !t.Unsure && t.May&^r.Exports == 0
+	case r.Class == Changing:
+		return t.Changes&r.Exports != 0
+	}
+	return t.May&r.Exports != 0
+}
 
 // A Flavor is what a rule says of credentials.
 type Flavor uint8

@@ -51,8 +51,11 @@ type modelCall struct {
 	flavor                      string // of the words of a configuration; "context" and "other" besides
 	user                        []uint32
 	changes                     bool
+	touched                     Touched
 	names                       []string // in the client's certificate
 }
+
+func (c *modelCall) facts() Facts { return Facts{c.changes, c.touched} }
 
 // modelMatches is what docs/rules.md says of a rule, written down as plainly as possible.
 func modelMatches(r *Rule, c *modelCall) bool {
@@ -109,6 +112,21 @@ func modelMatches(r *Rule, c *modelCall) bool {
 	if r.Class == Reading && c.changes || r.Class == Changing && !c.changes {
 		return false
 	}
+	if r.Exports != 0 {
+		about, other := c.touched.May, false
+		if r.Class == Changing {
+			about = c.touched.Changes
+		}
+		one := false
+		for i := range 64 {
+			in := r.Exports>>i&1 == 1
+			one = one || in && about>>i&1 == 1
+			other = other || !in && c.touched.May>>i&1 == 1
+		}
+		if r.Action == Deny && !one || r.Action != Deny && (other || c.touched.Unsure) {
+			return false
+		}
+	}
 	has := func(all []uint32, v uint32) bool { return len(all) == 0 || slices.Contains(all, v) }
 	for _, t := range r.Targets {
 		if has(t.Programs, c.program) && has(t.Versions, c.version) && has(t.Procedures, c.procedure) {
@@ -132,11 +150,11 @@ func model(rules []Rule, c *modelCall) (counted []int) {
 }
 
 // judge does the same with a Judge.
-func judge(j *Judge, b *Bound, h *oncrpc.Call, changes bool) (counted []int) {
+func judge(j *Judge, b *Bound, h *oncrpc.Call, x Facts) (counted []int) {
 	if r, ok := b.Always(); ok {
 		return []int{r}
 	}
-	rule, dry, malformed := j.Decide(b, h, changes)
+	rule, dry, malformed := j.Decide(b, h, x)
 	if malformed {
 		panic("a credential of the test cannot be read")
 	}
@@ -209,6 +227,9 @@ func randomRule(r *rand.Rand) Rule {
 		DryRun: r.IntN(5) == 0,
 	}
 	x.Identities = randomly(r, 6, some(r, patterns...))
+	if r.IntN(4) == 0 {
+		x.Exports = uint64(1 + r.IntN(7))
+	}
 	if r.IntN(5) == 0 {
 		x.Privileged = Port(r.IntN(3))
 	}
@@ -224,6 +245,13 @@ func randomModelCall(r *rand.Rand) (modelCall, *oncrpc.Call) {
 		client:  Client{Address: addresses[r.IntN(len(addresses))], Port: uint16(pick(0, 1, 700, 1023, 1024, 65535))},
 		program: pick(100003, 100003, 100005, 100021, 7, 8), version: pick(2, 3, 4, 5), procedure: pick(0, 1, 6, 7, 8),
 		changes: r.IntN(2) == 0,
+		touched: Touched{May: uint64(r.IntN(8)), Unsure: r.IntN(4) == 0},
+	}
+	if r.IntN(2) == 0 {
+		c.touched.May = 1 << r.IntN(3)
+	}
+	if c.changes {
+		c.touched.Changes = c.touched.May & uint64(r.IntN(8))
 	}
 	if r.IntN(3) == 0 {
 		c.client.Proxy = addresses[r.IntN(len(addresses))]
@@ -292,10 +320,10 @@ func TestModel(t *testing.T) {
 			}
 			b := j.Bind(&c.client)
 			want := model(rules, &c)
-			if got := judge(j, b, h, c.changes); !slices.Equal(got, want) {
+			if got := judge(j, b, h, c.facts()); !slices.Equal(got, want) {
 				t.Fatalf("seed %d: %+v: rules %v match, want %v, of %+v", i, c, got, want, rules)
 			}
-			explained := s.ExplainCall(&c.client, h, c.changes)
+			explained := s.ExplainCall(&c.client, h, c.facts())
 			var matched []int
 			for k := range explained {
 				if explained[k].Matches() {
@@ -369,7 +397,7 @@ func TestAllocations(t *testing.T) {
 				clear(j.users[:])
 				clear(j.decisions[:])
 			}
-			if r, _, _ := j.Decide(b, h, false); r != 99 {
+			if r, _, _ := j.Decide(b, h, Facts{}); r != 99 {
 				t.Fatal("matches", r)
 			}
 		}); n != 0 {
@@ -391,7 +419,7 @@ func BenchmarkDecide(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
 			before()
-			if r, _, _ := j.Decide(bound, h, false); r != 99 {
+			if r, _, _ := j.Decide(bound, h, Facts{}); r != 99 {
 				b.Fatal("another rule matches")
 			}
 		}

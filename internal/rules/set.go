@@ -23,6 +23,17 @@ func (c *cases) keep(o *cases) {
 	}
 }
 
+// keepIf removes the cases for which f is false.
+func (c *cases) keepIf(f func(i int) bool) {
+	for w := range c {
+		for rest := c[w]; rest != 0; rest &= rest - 1 {
+			if i := bits.TrailingZeros64(rest); !f(64*w + i) {
+				c[w] &^= 1 << i
+			}
+		}
+	}
+}
+
 // first returns the lowest case, or -1.
 func (c *cases) first() int {
 	for i, w := range c {
@@ -78,6 +89,7 @@ const (
 	asksGID
 	asksFlavor
 	asksClass
+	asksExports
 	conditions
 )
 
@@ -117,7 +129,7 @@ func Compile(rules []Rule) (*Set, error) {
 		r := &rules[s.of[i]]
 		asks := [conditions]bool{
 			len(t.Programs) > 0, len(t.Versions) > 0, len(t.Procedures) > 0,
-			len(r.UIDs) > 0, len(r.GIDs) > 0, len(r.Flavors) > 0, r.Class != AnyClass,
+			len(r.UIDs) > 0, len(r.GIDs) > 0, len(r.Flavors) > 0, r.Class != AnyClass, r.Exports != 0,
 		}
 		for k, asked := range asks {
 			if asked {
@@ -218,10 +230,13 @@ func (b *Bound) match(k *judgedCall, user *cases) match {
 	}
 	if b.asks[asksClass] {
 		i := 0
-		if k.changes {
+		if k.facts.Changes {
 			i = 1
 		}
 		m.cases.keep(&s.classes[i])
+	}
+	if b.asks[asksExports] {
+		m.cases.keepIf(func(i int) bool { return s.rules[s.of[i]].concerns(&k.facts.Touched) })
 	}
 	if b.asksUser() {
 		m.cases.keep(user)

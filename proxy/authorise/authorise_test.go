@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
 	"github.com/rdmabridge/rdmabridge/internal/rules"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/metrics"
@@ -35,7 +36,7 @@ func newBench(t *testing.T, s Squash, all ...rules.Rule) *bench {
 // newPolicy makes a policy that is in force.
 func (x *bench) newPolicy(s Squash, all ...rules.Rule) *Policy {
 	x.Helper()
-	p, err := New(all, s)
+	p, err := New(all, s, nil)
 	if err != nil {
 		x.Fatal(err)
 	}
@@ -204,7 +205,7 @@ func TestDenial(t *testing.T) {
 
 // TestNoPolicy: without rules and with a Squash that is off there is no policy, and its methods may be called.
 func TestNoPolicy(t *testing.T) {
-	p, err := New(nil, Squash{UID: 1})
+	p, err := New(nil, Squash{UID: 1}, nil)
 	if p != nil || err != nil {
 		t.Fatalf("the policy is %v, %v", p, err)
 	}
@@ -251,4 +252,47 @@ func TestReplaced(t *testing.T) {
 	if len(names) != 1 || names[0] != "b" {
 		t.Errorf("the rules %q have series, want b", names)
 	}
+}
+
+// TestExports: rules with exports are asked about each Call anew, because its header does not say which export it is about; and
+// a Call that was cut is looked at again.
+func TestExports(t *testing.T) {
+	x := newBench(t, Squash{}, rules.Rule{Name: "archive", Class: rules.Changing, Action: rules.Deny, Exports: 1})
+	known := nfs.NewExports([]string{"/archive"})
+	p, err := New(x.policy.Rules(), Squash{}, known)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.Describe("nfs", x.all, []*metrics.Registry{x.loop})
+	x.policy = p
+	x.cache.Bind(p, 0, &benchClient)
+	handle := func(fsid byte) []byte { return []byte{1, 0, 1, 0, fsid, 0, 0, 0} }
+	known.Know(map[string][][]byte{"/archive": {handle(1)}})
+	setattr := func(fsid byte) *oncrpc.Call {
+		h := call(1, 2)
+		m := testkit.AppendOpaque(h.Message, append(handle(fsid), 5, 5, 5, 5))
+		var with oncrpc.Call
+		if err := oncrpc.ParseCall(m, &with); err != nil {
+			t.Fatal(err)
+		}
+		return &with
+	}
+	for range 3 {
+		for fsid, denied := range map[byte]bool{1: true, 2: false} {
+			h := setattr(fsid)
+			if x.passes(1, h, true) {
+				t.Fatal("the Call passes without a look at its handle")
+			}
+			if d := x.decide(1, h, true); d.Denied != denied {
+				t.Errorf("a change in export %d: %+v", fsid, d)
+			}
+			if d := x.cache.DecideAgain(h, true); d.Denied != denied {
+				t.Errorf("a change in export %d, again: %+v", fsid, d)
+			}
+			if d := x.decide(1, h, false); d.Denied {
+				t.Errorf("a Call that changes nothing in export %d: %+v", fsid, d)
+			}
+		}
+	}
+	x.wantCalls(3)
 }

@@ -25,7 +25,7 @@ func (d *Cache) Decide(user uint64, h *oncrpc.Call, changes bool, now int64) (x 
 	rule, always := d.bound.Always()
 	var dry []uint8
 	if !always {
-		if rule, dry, x.Malformed = on.judge.Decide(d.bound, h, changes); x.Malformed {
+		if rule, dry, x.Malformed = on.judge.Decide(d.bound, h, d.policy.facts(h, changes)); x.Malformed {
 			return x
 		}
 		for _, r := range dry {
@@ -33,7 +33,7 @@ func (d *Cache) Decide(user uint64, h *oncrpc.Call, changes bool, now int64) (x 
 		}
 	}
 	e := on.effect(rule)
-	if len(dry) == 0 && e.passes() {
+	if len(dry) == 0 && e.passes() && d.policy.exports == nil { // handles are not compared
 		d.pass(user, h, changes, e)
 	}
 	if rule >= 0 {
@@ -44,7 +44,7 @@ func (d *Cache) Decide(user uint64, h *oncrpc.Call, changes bool, now int64) (x 
 
 // DecideAgain decides about what is left of the Call h after it was cut. It counts nothing: the Call was counted.
 func (d *Cache) DecideAgain(h *oncrpc.Call, changes bool) Decision {
-	rule, _, _ := d.on.judge.Decide(d.bound, h, changes)
+	rule, _, _ := d.on.judge.Decide(d.bound, h, d.policy.facts(h, changes))
 	return d.on.effect(rule).decision(rule, false)
 }
 

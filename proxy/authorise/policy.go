@@ -4,6 +4,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
 	"github.com/rdmabridge/rdmabridge/internal/rules"
 	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/metrics"
@@ -13,6 +15,7 @@ import (
 // users it maps. It is constant once it is in force. A listener without any of it has no policy, and its Calls
 // cost one comparison with nil. The methods are for a nil Policy, too, which has no rules.
 type Policy struct {
+	exports *nfs.Exports       // that rules ask for; nil: none does
 	squash  Squash             // its Mode is for Calls that no rule matches
 	rules   *rules.Set         // of none or more
 	effects []effect           // of the rules, by their index, without counters; each loop has a copy with its own
@@ -37,9 +40,10 @@ type effect struct {
 	squash rules.Squash
 }
 
-// New makes a policy of rules and s, or returns nil if there is nothing of either.
-func New(all []rules.Rule, s Squash) (*Policy, error) {
-	p := &Policy{squash: s}
+// New makes a policy of rules and s, or returns nil if there is nothing of either. exports has the exports that rules
+// ask for, and is nil if none does.
+func New(all []rules.Rule, s Squash, exports *nfs.Exports) (*Policy, error) {
+	p := &Policy{squash: s, exports: exports}
 	if p.squash.Mode == rules.SquashDefault {
 		p.squash.Mode = rules.SquashOff
 	}
@@ -154,6 +158,15 @@ func (p *Policy) Status(reports []Report, wall time.Time) (all []status.Rule) {
 		all = append(all, d)
 	}
 	return all
+}
+
+// facts returns the facts of the Call h that rules ask for.
+func (p *Policy) facts(h *oncrpc.Call, changes bool) rules.Facts {
+	x := rules.Facts{Changes: changes}
+	if p.exports != nil {
+		x.Touched = rules.Touched(p.exports.Touched(h, changes))
+	}
+	return x
 }
 
 // effect returns the effect of rule, which is -1 for none.

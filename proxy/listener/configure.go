@@ -52,7 +52,7 @@ func (l *Listener) NewSettings(o settings.ListenerOptions, upstreams map[string]
 		}
 		t.Routes.programs[r.Program] = append(t.Routes.programs[r.Program], x)
 	}
-	if t.Policy, err = authorise.New(o.Rules, o.Squash); err != nil {
+	if t.Policy, err = authorise.New(o.Rules, o.Squash, o.Exports); err != nil {
 		return nil, fmt.Errorf("proxy: listener %q: %w", o.Name, err)
 	}
 	for _, r := range t.Policy.Rules() {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
 	"github.com/rdmabridge/rdmabridge/internal/rules"
 	"github.com/rdmabridge/rdmabridge/internal/tlsconf"
 	"github.com/rdmabridge/rdmabridge/proxy/admit"
@@ -33,6 +34,7 @@ type ListenerOptions struct {
 	Upstream string // for every program without a Route; "" refuses these programs
 	Routes   []Route
 	Rules    []rules.Rule // the first that matches a Call decides about it; without one it is allowed
+	Exports  *nfs.Exports // that Rules ask for, by their bits; nil: none does
 
 	Squash authorise.Squash // which users of AUTH_SYS are mapped, unless a rule says otherwise
 

@@ -4,17 +4,36 @@ import "github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 
 // Numbers of the operations that the code treats specially.
 const (
+	opAccess            = 3
+	opCreate            = 6
 	opGetattr           = 9
+	opGetFH             = 10
+	opLink              = 11
+	opLookup            = 15
+	opLookupp           = 16
+	opNverify           = 17
+	opOpen              = 18
+	opPutFH             = 22
+	opPutPubFH          = 23
+	opPutRootFH         = 24
 	opRead              = 25
 	opReadlink          = 27
+	opRename            = 29
+	opRestoreFH         = 31
+	opSaveFH            = 32
+	opSecinfo           = 33
 	opSetattr           = 34
+	opVerify            = 37
 	opWrite             = 38
 	opBindConnToSession = 41
 	opExchangeID        = 42
 	opCreateSession     = 43
 	opDestroySession    = 44
 	opLayoutget         = 50
+	opSecinfoNoName     = 52
 	opSequence          = 53
+	opCopy              = 60
+	opClone             = 71
 	opIllegal           = 10044
 )
 
