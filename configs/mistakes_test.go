@@ -141,7 +141,7 @@ var mistakes = []struct{ name, old, next, want string }{
 	{"settings in place of text", "level: info", "level: {info: on}", `line 22: log.level: write text, not settings`},
 	{"a list in place of text", "level: info", "level: [info]", `line 22: log.level: write text, not a list`},
 	{"a list in place of settings", "log:\n  level: info", "log: [level]", `line 21: log: write settings (name: value), not a list; known here: access, audit, format, level`},
-	{"a text as an entry of settings", "upstreams:\n", "upstreams:\n  - third\n", `line 10: upstreams[0]: write settings (name: value), not "third"; known here: backoff, balance, endpoints, failover, ibverbs, inline, iwarp, layouts, name, pool, provider, proxy_protocol, source, timeouts, tls, transport`},
+	{"a text as an entry of settings", "upstreams:\n", "upstreams:\n  - third\n", `line 10: upstreams[0]: write settings (name: value), not "third"; known here: backoff, balance, endpoints, failover, ibverbs, inline, iwarp, layouts, mount, name, pool, provider, proxy_protocol, source, timeouts, tls, transport`},
 	{"a list in a list", "[10.0.0.0/8]", "[[10.0.0.0/8]]", `line 8: listeners[0].allow[0]: write a single value, not a list`},
 	{"a path with dots", "log:\n  level: info", "log.level: info", `line 21: log.level: a dot does not lead into a section; write log: {level: ...}`},
 	{"a setting twice, in capitals", "  level: info", "  level: info\n  LEVEL: warn", `line 23: log.level: line 22 has this setting already; remove one of the two`},

@@ -39,7 +39,7 @@ func (n *NLM) validate(c *Config, k Known, r *report) {
 	}
 	r.listenAddress("nlm.address", n.Address, portNLM)
 	if r.required("nlm.server", n.Server, "10.1.0.5") {
-		if why := badServer(n.Server); why != "" {
+		if why := badServer(n.Server, "server_port", "lock manager"); why != "" {
 			r.addf("nlm.server", "%s", why)
 		}
 	}
@@ -65,8 +65,8 @@ func (n *NLM) checkRoutes(c *Config, k Known, r *report) {
 	}
 }
 
-// badServer returns why a host cannot be the storage, or "".
-func badServer(host string) string {
+// badServer returns why a host cannot be the storage, or "". setting is that of the port of a program there.
+func badServer(host, setting, program string) string {
 	if _, err := netip.ParseAddr(host); err == nil {
 		if wildcard(host) {
 			return host + " stands for every address of a host; write the one of the storage"
@@ -74,7 +74,7 @@ func badServer(host string) string {
 		return ""
 	}
 	if name, port, found := strings.Cut(host, ":"); found {
-		return host + " is not the name or the address of a host; write " + orHost(name) + ", and server_port: " + port + " if the storage's rpcbind does not know the port of its lock manager"
+		return host + " is not the name or the address of a host; write " + orHost(name) + ", and " + setting + ": " + port + " if the storage's rpcbind does not know the port of its " + program
 	}
 	return badHost(host)
 }

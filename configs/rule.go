@@ -2,6 +2,7 @@ package configs
 
 import (
 	"fmt"
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -26,6 +27,7 @@ type Rule struct {
 	Versions   []uint32    `mapstructure:"versions"`
 	Procedures []Procedure `mapstructure:"procedures"`
 	Class      string      `mapstructure:"class"`
+	Exports    []string    `mapstructure:"exports"` // paths, as MOUNT has them
 
 	Action   string `mapstructure:"action"`
 	Answer   string `mapstructure:"answer"`   // with action deny
@@ -144,9 +146,28 @@ func (k Known) procedures(name string) []RPCProcedure {
 }
 
 const (
-	maxRules = 128 // of a listener
-	maxCases = 256 // of the rules of a listener: package rules
+	maxRules       = 128 // of a listener
+	maxCases       = 256 // of the rules of a listener: package rules
+	maxRuleExports = 63  // of the rules of a listener: nfs.MaxExports
 )
+
+// RuleExports returns the paths of exports that rules of l name, each once.
+func (l *Listener) RuleExports() (paths []string) {
+	for i := range l.Rules {
+		for _, e := range l.Rules[i].Exports {
+			paths = append(paths, path.Clean(e))
+		}
+	}
+	slices.Sort(paths)
+	return slices.Compact(paths)
+}
+
+// exportPath checks the path of an export.
+func (r *report) exportPath(at, e string) {
+	if !path.IsAbs(e) && !r.has(at) {
+		r.addf(at, "%q is not the path of an export; write one such as /export/home, as showmount -e shows it", e)
+	}
+}
 
 // validateRules checks each rule, and that Calls can reach it.
 func (l *Listener) validateRules(path string, k Known, c *Config, r *report) {
@@ -171,6 +192,9 @@ func (l *Listener) validateRules(path string, k Known, c *Config, r *report) {
 		targets, _ := k.Targets(x)
 		cases += max(1, len(targets))
 	}
+	if n := len(l.RuleExports()); n > maxRuleExports && !r.has(path) {
+		r.addf(path, "the rules name %d exports; write at most %d", n, maxRuleExports)
+	}
 	if cases > maxCases && !r.has(path) {
 		r.addf(path, "the rules name too many procedures, which have other numbers in other programs and versions; write programs and versions, or fewer procedures")
 	}
@@ -178,12 +202,12 @@ func (l *Listener) validateRules(path string, k Known, c *Config, r *report) {
 
 // matchesAll reports whether x has no condition, and an effect.
 func (x *Rule) matchesAll() bool {
-	return len(x.Clients)+len(x.Proxies)+len(x.Identities)+len(x.Flavors)+len(x.UIDs)+len(x.GIDs)+len(x.Programs)+len(x.Versions)+len(x.Procedures) == 0 &&
+	return len(x.Clients)+len(x.Proxies)+len(x.Identities)+len(x.Flavors)+len(x.UIDs)+len(x.GIDs)+len(x.Programs)+len(x.Versions)+len(x.Procedures)+len(x.Exports) == 0 &&
 		x.Privileged == 0 && x.Class == "" && x.DryRun != On
 }
 
 func (x *Rule) validate(path string, l *Listener, k Known, c *Config, r *report) {
-	for _, list := range []string{"clients", "proxies", "identities", "flavors", "uids", "gids", "programs", "versions", "procedures"} {
+	for _, list := range []string{"clients", "proxies", "identities", "flavors", "uids", "gids", "programs", "versions", "procedures", "exports"} {
 		if p := path + "." + list; r.source.given(p) && !r.has(p) && x.isEmpty(list) {
 			r.addf(p, "the list is empty; write at least one, or remove this setting, and the rule has no such condition")
 		}
@@ -207,6 +231,12 @@ func (x *Rule) validate(path string, l *Listener, k Known, c *Config, r *report)
 	}
 	if x.Action != ActionDeny {
 		r.needs(path, "action deny", "answer")
+	}
+	for i, e := range x.Exports {
+		r.exportPath(fmt.Sprintf("%s.exports[%d]", path, i), e)
+	}
+	if x.Action == ActionUpstream {
+		r.needs(path, "action allow or deny", "exports")
 	}
 	r.oneOf(path+".answer", x.Answer, AnswerAuth, AnswerReadOnly, AnswerUnavailable, AnswerClose)
 	if x.Answer == AnswerReadOnly && x.Class != ClassChanging {
@@ -252,7 +282,7 @@ func (s *Squash) validate(path string, l *Listener, r *report) {
 func (x *Rule) isEmpty(list string) bool {
 	return map[string]int{
 		"clients": len(x.Clients), "identities": len(x.Identities), "proxies": len(x.Proxies), "flavors": len(x.Flavors), "uids": len(x.UIDs), "gids": len(x.GIDs),
-		"programs": len(x.Programs), "versions": len(x.Versions), "procedures": len(x.Procedures),
+		"programs": len(x.Programs), "versions": len(x.Versions), "procedures": len(x.Procedures), "exports": len(x.Exports),
 	}[list] == 0
 }
 

@@ -18,6 +18,7 @@ type Upstream struct {
 	Timeouts  Timeouts  `mapstructure:"timeouts"`
 	Backoff   Backoff   `mapstructure:"backoff"`
 	Source    Source    `mapstructure:"source"`
+	Mount     Mount     `mapstructure:"mount"`
 
 	// For transport tcp.
 
@@ -71,6 +72,26 @@ type Source struct {
 	Ports   Ports  `mapstructure:"ports"`   // the same after a restart; for transport tcp
 }
 
+// Mount is how the bridge asks which exports the storage has, if rules name some.
+type Mount struct {
+	Server string   `mapstructure:"server"` // name or address of who answers MOUNT; "": the hosts of the endpoints
+	Port   int      `mapstructure:"port"`   // of MOUNT over TCP; 0 asks rpcbind
+	Paths  []string `mapstructure:"paths"`  // file systems that are mounted below exports
+}
+
+// validate checks m, which only rules with exports use.
+func (m *Mount) validate(path string, r *report) {
+	if m.Server != "" {
+		if why := badServer(m.Server, "port", "MOUNT"); why != "" {
+			r.addf(path+".server", "%s", why)
+		}
+	}
+	r.atMost(path+".port", m.Port, 65535)
+	for i, p := range m.Paths {
+		r.exportPath(fmt.Sprintf("%s.paths[%d]", path, i), p)
+	}
+}
+
 const (
 	maxPool        = 64
 	maxPinned      = 4096
@@ -92,6 +113,7 @@ func (u *Upstream) validate(path string, k Known, r *report) {
 	u.Timeouts.validate(path+".timeouts", r)
 	u.Backoff.validate(path+".backoff", r)
 	u.Source.validate(path+".source", r)
+	u.Mount.validate(path+".mount", r)
 	r.oneOf(path+".proxy_protocol", u.ProxyProtocol, proxyOff, ProxyV2)
 	switch u.Transport {
 	case TransportRDMA:

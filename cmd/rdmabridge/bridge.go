@@ -78,9 +78,10 @@ type bridge struct {
 
 	locks lockService
 
-	providers  providerSet  // in use by listeners and upstreams
-	tls        tlsSet       // the same
-	watchEvery atomic.Int64 // reload.watch of config, a time.Duration
+	exports    map[string]exportWatch // by the name of the listener
+	providers  providerSet            // in use by listeners and upstreams
+	tls        tlsSet                 // the same
+	watchEvery atomic.Int64           // reload.watch of config, a time.Duration
 
 	inherited *handover.Inheritance // nil if this process did not take over
 
@@ -142,6 +143,7 @@ func (b *bridge) start() error {
 			return err
 		}
 	}
+	startExports(b.exports, nil)
 	// Drain and Close end the connections, so their context is never cancelled.
 	if err := b.proxy.Start(context.Background()); err != nil {
 		return err
@@ -210,6 +212,7 @@ func (b *bridge) close() error {
 	close(b.trim)
 	b.wg.Wait()
 	b.pages.Close()
+	closeExports(b.exports, nil)
 	errs := []error{b.closeRPCBind(), b.closeNLM(), b.proxy.Close()}
 	b.engine.Stop()
 	b.closeObservers()

@@ -18,10 +18,13 @@ func (b *bridge) apply(c *configs.Config) error {
 	}
 	observe, abandon, err := b.prepareObservers(c)
 	if err != nil {
+		closeExports(inUse.exports, b.exports)
 		return err
 	}
+	startExports(inUse.exports, b.exports)
 	if err := b.proxy.Reconfigure(listeners, upstreams); err != nil {
 		abandon()
+		closeExports(inUse.exports, b.exports)
 		return err
 	}
 	if err := b.proxy.SetTenants(translate.Tenants(c)); err != nil {
@@ -57,17 +60,18 @@ type usedProvider struct {
 	settings string // the settings that the provider was made from, for comparison
 }
 
-// parts are the providers and what the files of TLS are used by.
+// parts are the providers, what the files of TLS are used by, and what knows exports.
 type parts struct {
 	providers providerSet
 	tls       tlsSet
+	exports   map[string]exportWatch // by the name of the listener
 }
 
 // options translates the listeners and upstreams of c for package proxy. An owner whose
 // settings are the same as before keeps its provider and its TLS. The caller passes inUse to adopt
 // when c is in force.
 func (b *bridge) options(c *configs.Config) (listeners []settings.ListenerOptions, upstreams []settings.UpstreamOptions, inUse parts, err error) {
-	inUse = parts{make(providerSet), make(tlsSet)}
+	inUse = parts{make(providerSet), make(tlsSet), make(map[string]exportWatch)}
 	use := func(kind, owner, settings string, p *fabric.Provider) {
 		if *p == nil {
 			return
@@ -87,6 +91,7 @@ func (b *bridge) options(c *configs.Config) (listeners []settings.ListenerOption
 		if o.TLS, err = b.listenerTLS(l, inUse.tls); err != nil {
 			return nil, nil, parts{}, err
 		}
+		o.Exports = b.watchExports(c, l, inUse.exports)
 		use("listener", l.Name, l.Address, &o.Provider)
 		listeners = append(listeners, o)
 	}
@@ -117,4 +122,6 @@ func (b *bridge) adopt(inUse parts) {
 		}
 	}
 	b.providers, b.tls = inUse.providers, inUse.tls
+	closeExports(b.exports, inUse.exports)
+	b.exports = inUse.exports
 }

@@ -11,8 +11,8 @@ import (
 
 // testRules: rules make exports read-only, and users others, for the kernel's client and server, neither of which knows.
 func testRules(t *testing.T, g *guest) {
-	p := freePorts(t, 5)
-	readOnly, readOnlyRDMA, root, all := p[0], p[1], p[2], p[3]
+	p := freePorts(t, 6)
+	readOnly, readOnlyRDMA, root, all, exports := p[0], p[1], p[2], p[3], p[5]
 	const changes = "rules: [{name: readers, class: changing, action: deny}]"
 	const routes = "upstream: storage, routes: [{program: mount, upstream: mountd}]"
 	b := newBridgeWith(t, readOnly, p[4], fmt.Sprintf(`
@@ -21,15 +21,36 @@ listeners:
   - {name: read-only-rdma, address: "127.0.0.1:%[2]d", transport: rdma, provider: iwarp, upstream: knfsd, %[7]s}
   - {name: root, address: "127.0.0.1:%[3]d", transport: tcp, %[6]s, squash: {mode: root}}
   - {name: all, address: "127.0.0.1:%[4]d", transport: tcp, %[6]s, squash: {mode: all, uid: 1001, gid: 1000}}
+  - name: exports
+    address: "127.0.0.1:%[11]d"
+    transport: tcp
+    upstream: storage
+    routes: [{program: mount, upstream: mountd}]
+    rules:
+      - {name: archive, class: changing, exports: [/export/archive], action: deny}
+      - {name: secret, exports: [/export/secret], action: deny}
 upstreams:
-  - {name: storage, transport: rdma, provider: iwarp, endpoints: ["127.0.0.1:%[8]d"], pool: {connections: 4, credits: 128}}
+  - name: storage
+    transport: rdma
+    provider: iwarp
+    endpoints: ["127.0.0.1:%[8]d"]
+    pool: {connections: 4, credits: 128}
+    mount: {port: %[10]d}
   - {name: knfsd, transport: tcp, endpoints: ["127.0.0.1:%[9]d"], pool: {connections: 2}}
   - {name: mountd, transport: tcp, endpoints: ["127.0.0.1:%[10]d"]}
 memory: {budget: 128MiB}
 admin: {address: 127.0.0.1:%[5]d}
 log: {level: info, format: json}
-`, readOnly, readOnlyRDMA, root, all, p[4], routes, changes, g.rdma, g.nfs, g.mount))
+`, readOnly, readOnlyRDMA, root, all, p[4], routes, changes, g.rdma, g.nfs, g.mount, exports))
+	g.job(t, time.Minute, "STEP=setup /lab/exports.sh")
+	defer g.job(t, time.Minute, "STEP=remove /lab/exports.sh")
 	b.start(t)
+	for _, v := range []string{"3", "4.0", "4.2"} {
+		t.Run("exports/"+v, func(t *testing.T) {
+			g.job(t, 2*time.Minute, farEnd{nfs: exports, mount: exports}.script("/lab/exports.sh", v))
+			b.wantNoErrors(t)
+		})
+	}
 	for _, v := range []string{"3", "4.0", "4.2"} {
 		t.Run("readonly/"+v, func(t *testing.T) {
 			g.job(t, 2*time.Minute, farEnd{nfs: readOnly, mount: readOnly}.script("/lab/readonly.sh", v))

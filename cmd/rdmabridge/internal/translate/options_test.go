@@ -30,7 +30,7 @@ upstreams:
 	if err != nil {
 		t.Fatal(err)
 	}
-	none := []string{"Routes", "Rules", "Allow", "Weights", "Rate", "ClientRate", "ConnectionsRate", "ClientConnectionsRate", "IdleTimeout", "RequestTimeout", "Privileged", "Proxies", "ProxyTimeout", "TLS"}
+	none := []string{"Routes", "Rules", "Exports", "Allow", "Weights", "Rate", "ClientRate", "ConnectionsRate", "ClientConnectionsRate", "IdleTimeout", "RequestTimeout", "Privileged", "Proxies", "ProxyTimeout", "TLS"}
 	only := map[bool][]string{
 		true: {"RDMA", "Provider", "MaxStarting", "MaxStartingPerAddress", "Credits", "CallInline", "ReplyInline"},
 	}

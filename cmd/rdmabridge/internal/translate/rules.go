@@ -1,6 +1,10 @@
 package translate
 
 import (
+	"path"
+	"slices"
+	"strings"
+
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/rules"
 	"github.com/rdmabridge/rdmabridge/internal/tlsconf"
@@ -25,6 +29,7 @@ var (
 
 // Rules translates the rules of a listener for package rules.
 func Rules(l *configs.Listener) (all []rules.Rule, err error) {
+	exports := l.RuleExports()
 	for i := range l.Rules {
 		x := &l.Rules[i]
 		r := rules.Rule{
@@ -32,6 +37,10 @@ func Rules(l *configs.Listener) (all []rules.Rule, err error) {
 			UIDs: idRanges(x.UIDs), GIDs: idRanges(x.GIDs), Class: ruleClasses[x.Class],
 			Action: ruleActions[x.Action], Answer: ruleAnswers[x.Answer], Upstream: x.Upstream, Squash: ruleSquashes[x.Squash], DryRun: x.DryRun == configs.On,
 		}
+		for _, e := range x.Exports {
+			r.Exports |= 1 << slices.Index(exports, path.Clean(e))
+		}
+		r.Names = strings.Join(x.Exports, ", ")
 		for _, n := range x.Identities {
 			p, err := tlsconf.ParsePattern(n)
 			if err != nil {

@@ -389,7 +389,9 @@ func TestWay(t *testing.T) {
 		b := xdr.AppendWords(nil, 1, 0, 2, oncrpc.ProgramNFS, 4, 1, 0, 0, 0, 0, 0, 2, count)
 		return (&maker{b: append(b, slices.Concat(ops...)...)}).call()
 	}
-	op := func(number uint32, text string) []byte { return xdr.AppendOpaque(xdr.AppendUint32(nil, number), []byte(text)) }
+	op := func(number uint32, text string) []byte {
+		return xdr.AppendOpaque(xdr.AppendUint32(nil, number), []byte(text))
+	}
 	word := func(words ...uint32) []byte { return xdr.AppendWords(nil, words...) }
 	put := func(i int) []byte { return op(opPutFH, string(w.exports[i].keys[0].handle(1))) }
 	for name, h := range map[string]*oncrpc.Call{
