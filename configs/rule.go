@@ -235,8 +235,8 @@ func (x *Rule) validate(path string, l *Listener, k Known, c *Config, r *report)
 	for i, e := range x.Exports {
 		r.exportPath(fmt.Sprintf("%s.exports[%d]", path, i), e)
 	}
-	if x.Action == ActionUpstream {
-		r.needs(path, "action allow or deny", "exports")
+	if x.Action == ActionUpstream && len(x.Exports) > 0 && (len(x.Versions) == 0 || slices.Contains(x.Versions, 4)) {
+		r.addf(path+".exports", "a client of NFSv4 has all its state at one server, and finds exports below the root of that one; write versions: [3] beside, or leave the exports out")
 	}
 	r.oneOf(path+".answer", x.Answer, AnswerAuth, AnswerReadOnly, AnswerUnavailable, AnswerClose)
 	if x.Answer == AnswerReadOnly && x.Class != ClassChanging {

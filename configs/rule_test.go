@@ -42,6 +42,10 @@ func TestBadRules(t *testing.T) {
 			line 7: listeners[0].rules[0].upstream: this setting is required; write it, such as upstream: storage
 			line 8: listeners[0].rules[1].upstream: no upstream is named "x"; write s, or add one
 			line 9: listeners[0].rules[2].upstream: this setting needs action upstream; write that, or remove this setting`},
+		{"exports", "tcp", "{name: a, action: deny, exports: [home, /a]}\n{name: b, action: upstream, upstream: s, exports: [/a]}\n{name: c, action: upstream, upstream: s, exports: [/a], versions: [3, 4]}\n{name: d, action: upstream, upstream: s, exports: [/a], versions: [3]}", `
+			line 7: listeners[0].rules[0].exports[0]: "home" is not the path of an export; write one such as /export/home, as showmount -e shows it
+			line 8: listeners[0].rules[1].exports: a client of NFSv4 has all its state at one server, and finds exports below the root of that one; write versions: [3] beside, or leave the exports out
+			line 9: listeners[0].rules[2].exports: a client of NFSv4 has all its state at one server, and finds exports below the root of that one; write versions: [3] beside, or leave the exports out`},
 		{"squash", "tcp", "{name: a, action: deny, squash: root}\n{name: b, action: allow, squash: some}", `
 			line 7: listeners[0].rules[0].squash: this setting needs action allow or upstream; write that, or remove this setting
 			line 8: listeners[0].rules[1].squash: "some" is not possible here; write off, root or all`},
@@ -207,6 +211,30 @@ func TestSquashSettings(t *testing.T) {
 		}
 		if got != tt.want {
 			t.Errorf("%s, %q: %s, want %s", tt.squash, tt.rule, got, tt.want)
+		}
+	}
+}
+
+// TestManyExports: a listener's rules tell 63 exports apart, each of which may be in several rules.
+func TestManyExports(t *testing.T) {
+	for n, want := range map[int]string{63: "", 64: "line 6: listeners[0].rules: the rules name 64 exports; write at most 63"} {
+		var paths []string
+		for i := range n {
+			paths = append(paths, fmt.Sprintf("/e%d", i))
+		}
+		list := strings.Join(paths, ", ")
+		_, err := Load([]byte(fmt.Sprintf(`
+listeners:
+  - name: l
+    address: ":1"
+    upstream: s
+    rules:
+      - {name: a, action: deny, exports: [%s]}
+      - {name: b, action: allow, exports: [%s, /e1/]}
+upstreams: [{name: s, transport: tcp, endpoints: ["h:1"]}]
+`, list, list)), testKnown())
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%d exports: %v, want %q", n, err, want)
 		}
 	}
 }

@@ -14,11 +14,12 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 )
 
-// TestExports: rules with exports are in force with the reload that brings them, the storage is asked before; and another
-// reload replaces them.
-func TestExports(t *testing.T) {
-	handle := func(number byte) []byte { return []byte{1, 0, 1, 0, number, 0, 0, 0} }
-	roots := map[string][]byte{"/archive": handle(1), "/home": handle(2)}
+// exportRoot is the handle of an export with this number.
+func exportRoot(number byte) []byte { return []byte{1, 0, 1, 0, number, 0, 0, 0} }
+
+// startExporter starts a server of NFS and MOUNT with these exports, which answers each SETATTR with a status.
+func startExporter(t *testing.T, status uint32, roots map[string][]byte) (addr string) {
+	t.Helper()
 	server, err := proxytest.ListenTCP("127.0.0.1:0", proxytest.Behaviour{Intercept: func(h *oncrpc.Call) ([]byte, bool) {
 		b := oncrpc.AppendAccepted(nil, h.XID, oncrpc.Success)
 		x := xdr.NewCursor(h.Message, h.Args)
@@ -34,39 +35,59 @@ func TestExports(t *testing.T) {
 				b = xdr.AppendUint32(xdr.AppendOpaque(xdr.AppendUint32(b, 1), []byte(p)), 0)
 			}
 			return xdr.AppendUint32(b, 0), true
+		case h.Program == oncrpc.ProgramMount && h.Procedure == 2: // DUMP
+			return xdr.AppendUint32(b, status), true
 		case h.Program == oncrpc.ProgramMount:
 			return b, true
 		}
-		return xdr.AppendWords(b, 0, 0, 0), true // SETATTR: success, no attributes
+		return xdr.AppendWords(b, status, 0, 0), true // without attributes
 	}})
 	must(t, err)
 	t.Cleanup(server.Close)
+	return server.Addr()
+}
+
+// setattr returns a function that makes a SETATTR of a file in the export with a number, or a DUMP of MOUNT for 0, and returns
+// the first word of its results.
+func (x *reloadCase) setattr() func(number byte) uint32 {
+	x.t.Helper()
+	c, err := net.Dial("tcp", x.b.proxy.Addr("nfs"))
+	must(x.t, err)
+	x.t.Cleanup(func() { c.Close() })
+	client := ask.On(c, 4096)
+	return func(number byte) uint32 {
+		x.t.Helper()
+		ctx, cancel := context.WithTimeout(x.t.Context(), testkit.Patience)
+		defer cancel()
+		args := append(xdr.AppendOpaque(nil, append(exportRoot(number), 7, 7, 7, 7)), make([]byte, 32)...)
+		program := uint32(oncrpc.ProgramNFS)
+		if number == 0 {
+			program, args = oncrpc.ProgramMount, nil
+		}
+		_, results, err := client.Call(ctx, program, 3, 2, ask.Root("client"), args)
+		must(x.t, err)
+		return results.Uint32()
+	}
+}
+
+// TestExports: rules with exports are in force with the reload that brings them, the storage is asked before; and another
+// reload replaces them.
+func TestExports(t *testing.T) {
+	roots := map[string][]byte{"/archive": exportRoot(1), "/home": exportRoot(2)}
+	server := startExporter(t, 0, roots)
 	text := func(rules string) string {
 		return fmt.Sprintf(`
 listeners: [{name: nfs, address: 127.0.0.1:0, upstream: one%s}]
 upstreams: [{name: one, transport: tcp, endpoints: [%q], mount: {port: %d}}]
 admin: {address: 127.0.0.1:0}
-`, rules, server.Addr(), netip.MustParseAddrPort(server.Addr()).Port())
+`, rules, server, netip.MustParseAddrPort(server).Port())
 	}
 	rule := func(path string) string {
 		return ", rules: [{name: archive, class: changing, exports: [" + path + "], action: deny}]"
 	}
 	x := startReload(t, text(""))
 	must(t, x.b.waitReady(testkit.Patience))
-	c, err := net.Dial("tcp", x.b.proxy.Addr("nfs"))
-	must(t, err)
-	defer c.Close()
-	client := ask.On(c, 4096)
-	ctx, cancel := context.WithTimeout(t.Context(), testkit.Patience)
-	defer cancel()
-	// status returns the status of a SETATTR of a file in the export with this number.
-	status := func(number byte) uint32 {
-		t.Helper()
-		args := xdr.AppendOpaque(nil, append(handle(number), 7, 7, 7, 7))
-		_, results, err := client.Call(ctx, oncrpc.ProgramNFS, 3, 2, ask.Root("client"), append(args, make([]byte, 32)...))
-		must(t, err)
-		return results.Uint32()
-	}
+	status := x.setattr()
 	want := func(archive, home uint32) {
 		t.Helper()
 		if a, h := status(1), status(2); a != archive || h != home {
@@ -91,5 +112,36 @@ admin: {address: 127.0.0.1:0}
 		t.Error("exports are still asked for")
 	}
 	x.reload(text(rule("/nowhere")), `"event":"exports_missing"`)
+	x.stop()
+}
+
+// TestExportsOfTwoStorages: each export's Calls go to its storage, and what is not known goes where the routes say.
+func TestExportsOfTwoStorages(t *testing.T) {
+	const one, two = 10001, 10002 // the statuses by which the servers can be told apart
+	first := startExporter(t, one, map[string][]byte{"/home": exportRoot(1), "/same": exportRoot(3)})
+	second := startExporter(t, two, map[string][]byte{"/scratch": exportRoot(2), "/other": exportRoot(3)})
+	x := startReload(t, fmt.Sprintf(`
+listeners:
+  - name: nfs
+    address: 127.0.0.1:0
+    upstream: one
+    rules:
+      - {name: scratch, exports: [/scratch, /other], versions: [3], action: upstream, upstream: two}
+upstreams:
+  - {name: one, transport: tcp, endpoints: [%q], mount: {port: %d}}
+  - {name: two, transport: tcp, endpoints: [%q], mount: {port: %d}}
+admin: {address: 127.0.0.1:0}
+`, first, netip.MustParseAddrPort(first).Port(), second, netip.MustParseAddrPort(second).Port()))
+	must(t, x.b.waitReady(testkit.Patience))
+	status := x.setattr()
+	for number, want := range map[byte]uint32{
+		0: one, 1: one, 2: two,
+		3: one, // of both, so that nobody knows
+		4: one, // of none
+	} {
+		if got := status(number); got != want {
+			t.Errorf("a file in export %d: the status %d, want %d", number, got, want)
+		}
+	}
 	x.stop()
 }

@@ -92,13 +92,13 @@ var UnknownExports = Touched{Unsure: true}
 
 // concerns reports whether the condition of exports holds for t. A rule that denies Calls matches those that may be
 // about one of its exports, and with class changing, those that may change a file there. Other rules match Calls that are about their exports and nothing
-// else for certain.
+// else for certain, and those that allow, Calls that are about no export.
 func (r *Rule) concerns(t *Touched) bool {
 	switch {
 	case r.Exports == 0:
 		return true
 	case r.Action != Deny:
-		return !t.Unsure && t.May&^r.Exports == 0
+		return !t.Unsure && t.May&^r.Exports == 0 && (t.May != 0 || r.Action == Allow)
 	case r.Class == Changing:
 		return t.Changes&r.Exports != 0
 	}

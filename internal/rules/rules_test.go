@@ -123,7 +123,7 @@ func modelMatches(r *Rule, c *modelCall) bool {
 			one = one || in && about>>i&1 == 1
 			other = other || !in && c.touched.May>>i&1 == 1
 		}
-		if r.Action == Deny && !one || r.Action != Deny && (other || c.touched.Unsure) {
+		if r.Action == Deny && !one || r.Action != Deny && (other || c.touched.Unsure) || r.Action == Route && c.touched.May == 0 {
 			return false
 		}
 	}
