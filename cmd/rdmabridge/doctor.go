@@ -81,6 +81,7 @@ func (f *doctorFlags) run(ctx context.Context, out io.Writer) error {
 		need = doctorNeed(c)
 		judgeConfig(c, &host.Process, &fs)
 		judgeLocks(ctx, &c.NLM, configs.PortRPCBind, &fs)
+		judgeExports(ctx, c, &fs)
 		if endpoints, err = askEndpoints(ctx, c, host, &fs); err != nil {
 			return cli.Failed(err)
 		}

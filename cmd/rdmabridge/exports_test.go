@@ -7,6 +7,8 @@ import (
 	"net/netip"
 	"testing"
 
+	"github.com/rdmabridge/rdmabridge/configs"
+	"github.com/rdmabridge/rdmabridge/internal/doctor"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ask"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
@@ -144,4 +146,36 @@ admin: {address: 127.0.0.1:0}
 		}
 	}
 	x.stop()
+}
+
+// TestDoctorExports: doctor says what rules with exports lack.
+func TestDoctorExports(t *testing.T) {
+	storage := netip.MustParseAddrPort(startExporter(t, 0, map[string][]byte{"/home": exportRoot(1), "/odd": []byte("a handle of another form")})).Port()
+	nobody := netip.MustParseAddrPort(testkit.DeadAddr(t)).Port()
+	for _, tt := range []struct {
+		name, exports string
+		port          uint16
+		want          string
+	}{
+		{"nothing lacks but what no rule names", "/home", storage, "[exports-formless]"},
+		{"a path", "/home, /archive", storage, "[exports-formless exports-missing]"},
+		{"everything", "/home", nobody, "[exports-unknown]"},
+	} {
+		c, err := configs.Load([]byte(fmt.Sprintf(`
+listeners:
+  - {name: plain, address: 127.0.0.1:0, upstream: one}
+  - {name: nfs, address: 127.0.0.1:0, upstream: one, rules: [{name: a, exports: [%s], action: deny}]}
+upstreams: [{name: one, transport: tcp, endpoints: ["127.0.0.1:1"], mount: {port: %d}}]
+`, tt.exports, tt.port)), known)
+		must(t, err)
+		var found doctor.Findings
+		judgeExports(t.Context(), c, &found)
+		codes := []string{}
+		for _, f := range found {
+			codes = append(codes, f.Code)
+		}
+		if fmt.Sprint(codes) != tt.want {
+			t.Errorf("%s: %v, want %s", tt.name, found, tt.want)
+		}
+	}
 }

@@ -9,6 +9,7 @@
 package exports
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,6 +49,8 @@ type Storage struct {
 	Hosts []string // names or addresses, of which one is asked
 	Port  uint16   // of MOUNT; 0 asks rpcbind
 	Paths []string // of file systems that the list of exports does not have
+
+	bind uint16 // the port of rpcbind; 0: the usual one
 }
 
 // A Watch keeps an Exports informed.
@@ -55,7 +58,6 @@ type Watch struct {
 	exports *nfs.Exports
 	storage []Storage
 	log     zerolog.Logger
-	bind    uint16        // the port of rpcbind
 	soonest time.Duration // soonest
 
 	ctx    context.Context // until Close
@@ -70,7 +72,7 @@ type Watch struct {
 
 // New returns a Watch that does nothing yet.
 func New(x *nfs.Exports, storage []Storage, log zerolog.Logger) *Watch {
-	w := &Watch{exports: x, storage: storage, log: log, bind: portBind, soonest: soonest, roots: make([]map[string][]byte, len(storage))}
+	w := &Watch{exports: x, storage: storage, log: log, soonest: soonest, roots: make([]map[string][]byte, len(storage))}
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	return w
 }
@@ -118,10 +120,8 @@ func (w *Watch) round(ctx context.Context) (failed bool) {
 	errs := make([]error, len(w.storage))
 	for i := range w.storage {
 		wg.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, roundTime)
-			defer cancel()
 			var roots map[string][]byte
-			if roots, errs[i] = w.ask(ctx, &w.storage[i]); errs[i] == nil {
+			if roots, errs[i] = w.storage[i].Roots(ctx, w.exports.Paths()); errs[i] == nil {
 				w.roots[i] = roots
 			}
 		})
@@ -172,11 +172,14 @@ func (w *Watch) tell(known int, missing, formless []string, failed bool) {
 	e.Int("known", known).Msg(text)
 }
 
-// ask returns the handles of the roots of the exports of s, by their paths.
-func (w *Watch) ask(ctx context.Context, s *Storage) (roots map[string][]byte, err error) {
+// Roots asks s for the handles of the roots of its exports, by their paths: of those that it lists, of s.Paths, and of
+// paths, as far as it has them.
+func (s *Storage) Roots(ctx context.Context, paths []string) (roots map[string][]byte, err error) {
+	ctx, cancel := context.WithTimeout(ctx, roundTime)
+	defer cancel()
 	var errs []error
 	for _, host := range s.Hosts {
-		if roots, err = w.askHost(ctx, s, host); err == nil {
+		if roots, err = s.ask(ctx, host, paths); err == nil {
 			return roots, nil
 		}
 		errs = append(errs, fmt.Errorf("%s: %w", host, err))
@@ -184,11 +187,12 @@ func (w *Watch) ask(ctx context.Context, s *Storage) (roots map[string][]byte, e
 	return nil, errors.Join(errs...)
 }
 
-func (w *Watch) askHost(ctx context.Context, s *Storage, host string) (map[string][]byte, error) {
+func (s *Storage) ask(ctx context.Context, host string, paths []string) (map[string][]byte, error) {
 	port := s.Port
 	if port == 0 {
+		bind := cmp.Or(s.bind, portBind)
 		var err error
-		if port, err = rpcbind.Ask(ctx, net.JoinHostPort(host, strconv.Itoa(int(w.bind))), oncrpc.ProgramMount, 3); err != nil {
+		if port, err = rpcbind.Ask(ctx, net.JoinHostPort(host, strconv.Itoa(int(bind))), oncrpc.ProgramMount, 3); err != nil {
 			return nil, fmt.Errorf("asking rpcbind: %w", err)
 		}
 		if port == 0 {
@@ -206,9 +210,9 @@ func (w *Watch) askHost(ctx context.Context, s *Storage, host string) (map[strin
 		return nil, err
 	}
 	roots := make(map[string][]byte)
-	paths := slices.Concat(w.exports.Paths(), s.Paths, listed)
-	slices.Sort(paths)
-	for _, p := range slices.Compact(paths) {
+	all := slices.Concat(paths, s.Paths, listed)
+	slices.Sort(all)
+	for _, p := range slices.Compact(all) {
 		h, err := m.mount(ctx, p)
 		if err != nil {
 			return nil, err

@@ -116,7 +116,7 @@ func TestAsk(t *testing.T) {
 		storage := Storage{Name: "storage", Hosts: []string{"no.host.invalid", "127.0.0.1"}, Port: s.port, Paths: []string{"/hidden"}}
 		w := watch(x, &log, storage)
 		if byRPCBind {
-			w.storage[0].Port, w.bind = 0, s.port
+			w.storage[0].Port, w.storage[0].bind = 0, s.port
 		}
 		if w.round(t.Context()) {
 			t.Error("something is missing:", log.String())
@@ -141,7 +141,7 @@ func TestMissing(t *testing.T) {
 	x := nfs.NewExports([]string{"/home", "/nowhere"})
 	var log bytes.Buffer
 	w := watch(x, &log, Storage{Name: "storage", Hosts: []string{"127.0.0.1"}})
-	w.bind = s.port
+	w.storage[0].bind = s.port
 	says := func(event string, times int) {
 		t.Helper()
 		if n := strings.Count(log.String(), `"event":"`+event+`"`); n != times {
