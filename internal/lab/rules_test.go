@@ -51,6 +51,7 @@ log: {level: info, format: json}
 			b.wantNoErrors(t)
 		})
 	}
+	t.Run("exports/made-up", func(t *testing.T) { testMadeUpHandles(t, g, exports) })
 	for _, v := range []string{"3", "4.0", "4.2"} {
 		t.Run("readonly/"+v, func(t *testing.T) {
 			g.job(t, 2*time.Minute, farEnd{nfs: readOnly, mount: readOnly}.script("/lab/readonly.sh", v))
