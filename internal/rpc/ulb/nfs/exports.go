@@ -13,16 +13,16 @@ import (
 
 // Exports that Calls are about
 //
-// A handle of Linux's server begins with what the server finds the export by: a kind, and a number or a UUID. An
-// [Exports] knows these keys of the exports that it was told of, from the handles of their roots. So it sees of a handle
-// what the server sees of it, whoever has made the handle.
+// A handle begins with what the server finds the export by: with Linux's server a kind, and a number or a UUID; with
+// nfs-ganesha the Export_Id. An [Exports] knows these keys of the exports that it was told of, from the handles of their
+// roots. So it sees of a handle what the server sees of it, whoever has made the handle.
 //
-// The server also accepts keys of other kinds for an export than the one that it gives out, for instance made of the
-// device's number. So a key that is not known may be that of any export, with one exception: a number (fsid= in
-// exports(5)) stands for the export that has this number, and for no other.
+// Linux's server also accepts keys of other kinds for an export than the one that it gives out, for instance made of the
+// device's number. So a key that is not known may be that of any export. But a number (fsid= in exports(5)), or an
+// Export_Id, stands for the export that has it, and for no other.
 //
-// A COMPOUND may look up names, and so come from one export into another without naming a handle there. The name that
-// leads into an export is the last one of its path.
+// A COMPOUND may look up names, and so come from one export into another without naming a handle there. With Linux the name that
+// leads into an export is the last one of its path. With nfs-ganesha it is any (Pseudo).
 
 // MaxExports is how many exports an Exports tells apart.
 const MaxExports = 63
@@ -60,25 +60,38 @@ type Exports struct {
 
 // exportKeys is what is known of an Exports. It is constant.
 type exportKeys struct {
-	of   map[handleKey]uint64
-	root uint64 // those that the root of NFSv4 may be in
+	of    map[handleKey]uint64
+	root  uint64 // those that the root of NFSv4 may be in
+	named uint64 // those that any name may lead into
 }
 
-// A handleKey is what a server of Linux finds an export by.
+// A handleKey is what a server finds an export by.
 type handleKey struct {
 	kind byte
 	fsid [24]byte // the rest is zero
 }
 
-// keyNumber is the kind of key that is a number which the administrator has chosen.
-const keyNumber = 1
+// Kinds of keys that are a number which the administrator has chosen.
+const (
+	keyNumber   = 1    // of Linux
+	keyExportID = 0x43 // of nfs-ganesha; not in keyLengths
+)
+
+// numbered reports whether no two exports have one key of this kind, and no export has two.
+func (k *handleKey) numbered() bool { return k.kind == keyNumber || k.kind == keyExportID }
 
 // keyLengths are the octets of keys, by their kind: fs/nfsd/nfsfh.h of Linux, FSID_DEV to FSID_UUID16_INUM.
 var keyLengths = [...]int{8, 4, 12, 8, 8, 8, 16, 24}
 
-// keyOf returns the key in a handle: version 1, no authentication, the kind of the key, the kind of what identifies the
-// file, the key, and the file. ok is false for a handle that has another form.
+// keyOf returns the key in a handle. With Linux: version 1, no authentication, the kind of the key, the kind of what identifies
+// the file, the key, and the file. With nfs-ganesha: version 0x43, flags, the Export_Id in two octets, and the file. ok is
+// false for a handle that has another form.
 func keyOf(handle []byte) (k handleKey, ok bool) {
+	if len(handle) > 4 && handle[0] == keyExportID {
+		k.kind = keyExportID
+		copy(k.fsid[:], handle[2:4])
+		return k, true
+	}
 	if len(handle) < 4 || handle[0] != 1 || handle[1] != 0 || int(handle[2]) >= len(keyLengths) {
 		return k, false
 	}
@@ -126,7 +139,10 @@ func (x *Exports) Know(roots map[string][][]byte) (formless []string) {
 				continue
 			}
 			k.of[key] |= bit // two servers may give out one key
-			if key == (handleKey{kind: keyNumber}) {
+			if key.kind == keyExportID {
+				k.named |= bit
+			}
+			if key.kind == keyExportID || key == (handleKey{kind: keyNumber}) {
 				k.root |= bit
 			}
 		}
@@ -220,7 +236,7 @@ func (c *toucher) of(h []byte) standpoint {
 			return standpoint{at, at&(at-1) == 0}
 		}
 	}
-	if ok && k.kind == keyNumber {
+	if ok && k.numbered() {
 		return standpoint{Elsewhere, true}
 	}
 	select {
@@ -382,6 +398,7 @@ func (c *toucher) enter(s standpoint, m []byte, x *xdr.Cursor) standpoint {
 		return standpoint{^uint64(0), false}
 	}
 	s.sure = false
+	s.may |= c.known.named
 	for i, p := range c.x.paths {
 		if path.Base(p) == string(m[pos:pos+n]) {
 			s.may |= 1 << i

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
 // An exportWorld is a server with exports, as Linux's has them, and the truth of which export a handle is in.
@@ -416,6 +417,38 @@ func TestWay(t *testing.T) {
 		}
 		if got := x.Touched(remove, true); got != (Touched{want, want, true}) {
 			t.Errorf("a file at the root, which is an export by %s: %+v", name, got)
+		}
+	}
+}
+
+// TestGanesha: handles of nfs-ganesha have the Export_Id. Those here are of ganesha 4.3. It takes the root of /a with the Export_Id of
+// /b, and no handle with an Export_Id that it does not have.
+func TestGanesha(t *testing.T) {
+	x := NewExports([]string{"/a", "/b"})
+	unhex := func(s string) []byte { return testkit.Unhex(t, s) }
+	if f := x.Know(map[string][][]byte{"/a": {unhex("430000011244280e37d7a43969770116a7980093e5e1f200")}, "/b": {unhex("430003021244280e37d7a43969770198a79800dd96a08100")}}); f != nil {
+		t.Fatal(f)
+	}
+	for handle, want := range map[string]Touched{
+		"430000011244280e37d7a439697701a2a8980017da3adb00": {May: 1}, // a file in /a
+		"430103021244280e37d7a4396977":                     {May: 2}, // other flags
+		"430003021244280e37d7a43969770116a7980093e5e1f200": {May: 2}, // the root of /a in /b
+		"430009091244280e37d7a43969770116a7980093e5e1f200": {May: Elsewhere},
+	} {
+		m := xdr.AppendOpaque(xdr.AppendWords(nil, 1, 0, 2, oncrpc.ProgramNFS, 3, 1, 0, 0, 0, 0), unhex(handle))
+		if got := x.Touched((&maker{b: m}).call(), false); got != want {
+			t.Errorf("%s: %+v, want %+v", handle, got, want)
+		}
+	}
+	words := func(w ...uint32) []byte { return xdr.AppendWords(nil, w...) }
+	remove := xdr.AppendOpaque(words(28), []byte("file"))
+	for name, ops := range map[string][]byte{
+		"at the root":     slices.Concat(words(0, 2, 2, opPutRootFH), remove),
+		"a name below /a": slices.Concat(words(0, 2, 3, opPutFH), xdr.AppendOpaque(nil, unhex("43000001124428")), xdr.AppendOpaque(words(opLookup), []byte("anything")), remove),
+	} {
+		m := append(xdr.AppendWords(nil, 1, 0, 2, oncrpc.ProgramNFS, 4, 1, 0, 0, 0, 0), ops...)
+		if got := x.Touched((&maker{b: m}).call(), true); got.Changes&3 != 3 || !got.Unsure {
+			t.Errorf("%s: %+v", name, got)
 		}
 	}
 }
