@@ -14,6 +14,7 @@ type NLM struct {
 	ServerPort int      `mapstructure:"server_port"` // of its lock manager; 0 asks its rpcbind
 	Name       string   `mapstructure:"name"`        // what the server and clients know the bridge by; "": the host's name
 	State      string   `mapstructure:"state"`       // directory, or none; "": the state directory of a systemd unit, or none
+	Mount      string   `mapstructure:"mount"`       // udp: answers MOUNT over UDP, too; none or ""
 	Allow      []Prefix `mapstructure:"allow"`       // who may send anything, beside the server; empty: all
 }
 
@@ -22,6 +23,11 @@ func (n *NLM) Enabled() bool { return n.Address != none }
 
 // InMemory reports whether the file says that nothing is to be written.
 func (n *NLM) InMemory() bool { return n.State == none }
+
+// OffersMount reports whether the lock manager answers MOUNT over UDP.
+func (n *NLM) OffersMount() bool { return n.Mount == mountUDP }
+
+const mountUDP = "udp"
 
 // What the lock manager answers.
 const (
@@ -34,7 +40,7 @@ const maxHostName = 255
 
 func (n *NLM) validate(c *Config, k Known, r *report) {
 	if !n.Enabled() {
-		r.needs("nlm", "nlm.address", "server", "server_port", "name", "state", "allow")
+		r.needs("nlm", "nlm.address", "server", "server_port", "name", "state", "mount", "allow")
 		return
 	}
 	r.listenAddress("nlm.address", n.Address, portNLM)
@@ -47,6 +53,7 @@ func (n *NLM) validate(c *Config, k Known, r *report) {
 	if badHost(n.Name) != "" || len(n.Name) > maxHostName {
 		r.addf("nlm.name", "%q is not the name of a host; write one such as bridge.example", n.Name)
 	}
+	r.oneOf("nlm.mount", n.Mount, none, mountUDP)
 	n.checkRoutes(c, k, r)
 	if !n.InMemory() && n.State != "" && !filepath.IsAbs(n.State) && !r.has("nlm.state") {
 		r.addf("nlm.state", "%q is not an absolute path; write that of a directory, such as /var/lib/rdmabridge, or none", n.State)

@@ -7,19 +7,22 @@ import (
 )
 
 func TestNLM(t *testing.T) {
-	c, err := Load([]byte(minimal+"nlm: {address: 0.0.0.0:4045, server: storage.example, server_port: 32803, name: bridge.example, state: /var/lib/rdmabridge, allow: [10.0.0.0/8]}\n"), testKnown())
+	c, err := Load([]byte(minimal+"nlm: {address: 0.0.0.0:4045, server: storage.example, server_port: 32803, name: bridge.example, state: /var/lib/rdmabridge, mount: udp, allow: [10.0.0.0/8]}\n"), testKnown())
 	if err != nil {
 		t.Fatal(err)
 	}
 	n := c.NLM
 	if !n.Enabled() || n.InMemory() || n.Address != "0.0.0.0:4045" || n.Server != "storage.example" || n.ServerPort != 32803 ||
-		n.Name != "bridge.example" || n.State != "/var/lib/rdmabridge" || len(n.Allow) != 1 {
+		n.Name != "bridge.example" || n.State != "/var/lib/rdmabridge" || !n.OffersMount() || len(n.Allow) != 1 {
 		t.Errorf("nlm = %+v", n)
 	}
 	for _, text := range []string{"", "nlm:\n", "nlm: {}\n", "nlm: {address: none}\n"} {
 		if c, err := Load([]byte(minimal+text), testKnown()); err != nil || c.NLM.Enabled() {
 			t.Errorf("%q: enabled, %v", text, err)
 		}
+	}
+	if c, err := Load([]byte(minimal+"nlm: {address: ':4045', server: s}\n"), testKnown()); err != nil || c.NLM.OffersMount() {
+		t.Errorf("MOUNT is offered by default, or %v", err)
 	}
 	for _, good := range []string{"server: '2001:db8::5'", "server: 10.1.0.5, state: none"} {
 		if _, err := Load([]byte(minimal+"nlm: {address: ':4045', "+good+"}\n"), testKnown()); err != nil {
@@ -37,6 +40,8 @@ func TestNLM(t *testing.T) {
 		{"nlm: {address: ':4045', server: 10.1.0}", `line 10: nlm.server: 10.1.0 is not an IPv4 address; write four numbers from 0 to 255`},
 		{"nlm: {address: ':4045', server: s, server_port: 70000}", `line 10: nlm.server_port: 70000 is too large; write at most 65535`},
 		{"nlm: {address: ':4045', server: s, name: 'a b'}", `line 10: nlm.name: "a b" is not the name of a host; write one such as bridge.example`},
+		{"nlm: {address: ':4045', server: s, mount: tcp}", `line 10: nlm.mount: "tcp" is not possible here; write none or udp`},
+		{"nlm: {mount: udp}", `line 10: nlm.mount: this setting needs nlm.address; write that, or remove this setting`},
 		{"nlm: {address: ':4045', server: s, state: locks}", `line 10: nlm.state: "locks" is not an absolute path; write that of a directory, such as /var/lib/rdmabridge, or none`},
 	} {
 		if _, err := Load([]byte(minimal+tc.text+"\n"), testKnown()); err == nil || err.Error() != tc.want {

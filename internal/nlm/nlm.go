@@ -15,6 +15,8 @@
 // the server grants a lock that a client waits for, it calls the bridge, and the Server calls the client (granted.go,
 // caller.go). When the server or a client has restarted, its status monitor says so to the bridge, and the Server tells
 // those clients that have locks, or frees the locks of the client that has lost them (notify.go).
+//
+// If Options.Mount is set, Calls of MOUNT over UDP go to the server's MOUNT over TCP (mount.go).
 package nlm
 
 import (
@@ -35,6 +37,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/crowd"
 	"github.com/rdmabridge/rdmabridge/internal/loglimit"
 	"github.com/rdmabridge/rdmabridge/internal/loop"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/metrics"
 )
 
@@ -46,6 +49,7 @@ type Options struct {
 	Name       string         // what the server and clients' status monitors know the bridge by; "" is the name of this host
 	State      string         // directory of the file that remembers the owners; "" keeps them in memory alone
 	Key        [32]byte       // proxy/identity.Bridge: from it follow the numbers of owners
+	Mount      bool           // answers MOUNT over UDP; the server's rpcbind says where its MOUNT is
 	Allow      []netip.Prefix // addresses that may send anything, beside the server's; empty allows all
 	Log        zerolog.Logger
 	Metrics    *metrics.Registry
@@ -70,7 +74,8 @@ type Server struct {
 
 	series   series
 	table    *table
-	upstream *upstream
+	upstream *upstream     // the server's NLM
+	mountd   *upstream     // its MOUNT
 	xid      atomic.Uint32 // of the latest Call to a client
 	telling  chan struct{} // has a place for each client that is being told of a restart
 	unheards loglimit.Limit
@@ -121,7 +126,8 @@ func Listen(o Options) (*Server, error) {
 		answers: make(map[string]answer), releases: make(map[netip.Addr]chan struct{}), told: make(map[place]uint32),
 	}
 	s.xid.Store(rand.Uint32())
-	s.upstream = newUpstream(s)
+	s.upstream = newUpstream(s, "lock manager", oncrpc.ProgramNLM, 4, o.ServerPort)
+	s.mountd = newUpstream(s, "MOUNT", oncrpc.ProgramMount, 3, 0)
 	s.series.resolve(o.Metrics, s.table)
 	s.ctx, s.end = context.WithCancel(context.Background())
 	s.Allow(o.Allow)

@@ -240,6 +240,12 @@ func (s *Server) arrived(x *call, m []byte) bool {
 	// AUTH_BADCRED: RFC 9289 Section 4.1.
 	case x.Flavor == oncrpc.FlavorGSS || x.TLSProbe() && x.Procedure != 0:
 		return refuse(refusedAuth, oncrpc.AppendAuthError(nil, x.XID, oncrpc.AuthBadCredential))
+	case x.Program == oncrpc.ProgramMount && x.udp && s.o.Mount:
+		if slices.Contains(longMount, x.Procedure) {
+			return refuse(refusedProcedure, accepted(oncrpc.ProcedureUnavailable))
+		}
+		s.begin(x, nil, func() { s.mount(x) })
+		return true
 	case x.Program == oncrpc.ProgramNSM:
 		high = 1
 	case x.Program != oncrpc.ProgramNLM:

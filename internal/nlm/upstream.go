@@ -2,6 +2,7 @@ package nlm
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -29,11 +30,15 @@ const (
 	retryPause     = 250 * time.Millisecond // before a Call is sent again
 )
 
-// An upstream is the connection to the server's lock manager, which all clients share. It is made when a Call needs it.
-// A Call whose connection breaks is sent again on the next one, because each procedure of NLM can be repeated.
+// An upstream is the connection to a program of the server, NLM or MOUNT, which all clients share. It is made when a Call
+// needs it. A Call whose connection breaks is sent again on the next one, because each procedure can be repeated.
 type upstream struct {
-	s    *Server
-	dial chan struct{} // has one place, for the goroutine that connects
+	s       *Server
+	name    string // of the program, for the log
+	program uint32
+	version uint32        // that the server's rpcbind is asked for
+	port    uint16        // 0 asks its rpcbind
+	dial    chan struct{} // has one place, for the goroutine that connects
 
 	mu       sync.Mutex // guards the fields below; a leaf
 	link     *link      // nil before the first, and after one has ended
@@ -54,8 +59,8 @@ type link struct {
 	heard   time.Time // when the latest Reply came
 }
 
-func newUpstream(s *Server) *upstream {
-	return &upstream{s: s, dial: make(chan struct{}, 1), xid: rand.Uint32()}
+func newUpstream(s *Server, name string, program, version uint32, port uint16) *upstream {
+	return &upstream{s: s, name: name, program: program, version: version, port: port, dial: make(chan struct{}, 1), xid: rand.Uint32()}
 }
 
 // is reports whether a is an address of the server.
@@ -87,13 +92,17 @@ func (u *upstream) resolve(ctx context.Context) ([]netip.Addr, error) {
 }
 
 // call sends a Call to the server and returns the Reply. It goes on until ctx ends.
-func (u *upstream) call(ctx context.Context, version, procedure uint32, c credential, args []byte) (r oncrpc.Reply, err error) {
+func (u *upstream) call(ctx context.Context, version, procedure uint32, c credential, args []byte) (oncrpc.Reply, error) {
+	return u.send(ctx, append(appendCall(nil, 0, u.program, version, procedure, c), args...))
+}
+
+// send sends the Call m, with an XID of its own, and returns the Reply. It goes on until ctx ends.
+func (u *upstream) send(ctx context.Context, m []byte) (r oncrpc.Reply, err error) {
 	u.mu.Lock()
 	u.xid++
 	xid := u.xid
 	u.mu.Unlock()
-	m := appendCall(nil, xid, oncrpc.ProgramNLM, version, procedure, c)
-	m = append(m, args...)
+	binary.BigEndian.PutUint32(m, xid)
 	for {
 		var l *link
 		if l, err = u.connected(ctx); err == nil {
@@ -143,7 +152,7 @@ func (u *upstream) connected(ctx context.Context) (*link, error) {
 	defer u.mu.Unlock()
 	if err != nil {
 		u.tried = time.Now()
-		u.failures.Line(&u.s.log, zerolog.WarnLevel, "nlm_server_unreachable").Str("server", u.s.o.Server).Err(err).Msg("nlm: the server's lock manager cannot be reached")
+		u.failures.Line(&u.s.log, zerolog.WarnLevel, "nlm_server_unreachable").Str("server", u.s.o.Server).Err(err).Msgf("nlm: the server's %s cannot be reached", u.name)
 		return nil, err
 	}
 	u.failures.Reset()
@@ -160,7 +169,7 @@ func (u *upstream) connected(ctx context.Context) (*link, error) {
 	return l, nil
 }
 
-// connect connects to NLM at one of the server's addresses.
+// connect connects to the program at one of the server's addresses.
 func (u *upstream) connect(ctx context.Context) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
@@ -174,9 +183,9 @@ func (u *upstream) connect(ctx context.Context) (net.Conn, error) {
 	}
 	var errs []error
 	for _, a := range addrs {
-		port := u.s.o.ServerPort
+		port := u.port
 		if port == 0 {
-			if port, err = u.s.ask(ctx, local, a, "tcp", oncrpc.ProgramNLM, 4); err != nil {
+			if port, err = u.s.ask(ctx, local, a, "tcp", u.program, u.version); err != nil {
 				errs = append(errs, fmt.Errorf("asking rpcbind at %s: %w", a, err))
 				continue
 			}

@@ -147,7 +147,7 @@ func FuzzArrived(f *testing.F) {
 	f.Add(xdr.AppendWords(nil, 7, 0, 2, 100024, 1, procNotify, 0, 0, 0, 0, 0, 5))
 	s := &Server{closed: true, table: newTable([32]byte{})}
 	s.series.resolve(nil, nil)
-	s.upstream = newUpstream(s)
+	s.upstream = newUpstream(s, "lock manager", oncrpc.ProgramNLM, 4, 0)
 	f.Fuzz(func(t *testing.T, m []byte) {
 		s.arrived(&call{from: netip.MustParseAddrPort("192.0.2.1:700"), send: func(b []byte) {
 			var r oncrpc.Reply

@@ -417,7 +417,8 @@ func TestReach(t *testing.T) {
 // the status monitor over UDP.
 func TestServiceOnUDP(t *testing.T) {
 	nlm, nsm := Program{100021, 4}, Program{100024, 1}
-	s := newTestServer([]Service{{Address: netip.MustParseAddrPort("0.0.0.0:4045"), UDP: true, Programs: []Program{nlm, nsm}}})
+	at := netip.MustParseAddrPort("0.0.0.0:4045")
+	s := newTestServer([]Service{{Address: at, Programs: []Program{nlm, nsm}}, {Address: at, UDP: true, Programs: []Program{nlm, nsm}}})
 	for _, call := range []string{"000186b5 00000004 00000006 00000000", "000186b5 00000004 00000011 00000000", "000186b8 00000001 00000011 00000000"} {
 		for _, q := range []question{overTCP("192.0.2.1"), overUDP("192.0.2.1")} {
 			want := testkit.Unhex(t, success+"00000fcd")

@@ -11,7 +11,7 @@ import (
 type Service struct {
 	Address  netip.AddrPort // of its socket: :: is every address of both families
 	RDMA     bool           // in place of TCP
-	UDP      bool           // beside TCP, at the same port
+	UDP      bool           // in place of TCP
 	Programs []Program
 }
 
@@ -43,14 +43,14 @@ func makeTable(self netip.AddrPort, services []Service) table {
 	}
 	for _, s := range services {
 		four, six := netTCP, netTCP6
-		if s.RDMA {
+		switch {
+		case s.RDMA:
 			four, six = netRDMA, netRDMA6
+		case s.UDP:
+			four, six = netUDP, netUDP6
 		}
 		for _, p := range s.Programs {
 			t.add(p, s.Address, four, six)
-			if s.UDP {
-				t.add(p, s.Address, netUDP, netUDP6)
-			}
 		}
 	}
 	return t

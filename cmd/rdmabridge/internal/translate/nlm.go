@@ -13,7 +13,7 @@ import (
 func NLM(c *configs.NLM, bridge string) nlm.Options {
 	return nlm.Options{
 		Address: c.Address, Server: c.Server, ServerPort: uint16(c.ServerPort), Name: c.Name, State: LockDirectory(c),
-		Key: identity.NewBridge(bridge), Allow: Prefixes(c.Allow),
+		Key: identity.NewBridge(bridge), Mount: c.OffersMount(), Allow: Prefixes(c.Allow),
 	}
 }
 

@@ -11,12 +11,16 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpcbind"
 )
 
-// RPCBind returns the address and the programs of each listener of c, and of the lock manager, unless locks is invalid.
+// RPCBind returns the address and the programs of each listener of c, and of the lock manager at locks, unless that is invalid.
 // It calls addr for the address of a listener.
 func RPCBind(c *configs.Config, addr func(listener string) string, locks netip.AddrPort) ([]rpcbind.Service, error) {
 	var services []rpcbind.Service
 	if locks.IsValid() {
-		services = append(services, rpcbind.Service{Address: locks, UDP: true, Programs: lockPrograms})
+		datagrams := lockPrograms
+		if c.NLM.OffersMount() {
+			datagrams = append(datagrams[:len(datagrams):len(datagrams)], mountPrograms...)
+		}
+		services = append(services, rpcbind.Service{Address: locks, Programs: lockPrograms}, rpcbind.Service{Address: locks, UDP: true, Programs: datagrams})
 	}
 	for i := range c.Listeners {
 		l := &c.Listeners[i]
@@ -48,6 +52,13 @@ var lockPrograms = []rpcbind.Program{
 	{Number: oncrpc.ProgramNLM, Version: 3},
 	{Number: oncrpc.ProgramNLM, Version: 4},
 	{Number: oncrpc.ProgramNSM, Version: 1},
+}
+
+// mountPrograms are MOUNT, which the lock manager answers over UDP.
+var mountPrograms = []rpcbind.Program{
+	{Number: oncrpc.ProgramMount, Version: 1},
+	{Number: oncrpc.ProgramMount, Version: 2},
+	{Number: oncrpc.ProgramMount, Version: 3},
 }
 
 // rpcbindPrograms returns the programs that l accepts, sorted and without duplicates. A

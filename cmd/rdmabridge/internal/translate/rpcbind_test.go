@@ -42,6 +42,7 @@ upstreams: [{name: s, transport: tcp, endpoints: ["127.0.0.1:1"]}]
 		t.Fatal(err)
 	}
 	for i, want := range []string{
+		"0.0.0.0:4045 false false [{100021 1} {100021 3} {100021 4} {100024 1}]",
 		"0.0.0.0:4045 false true [{100021 1} {100021 3} {100021 4} {100024 1}]",
 		"[::]:2049 false false [{100003 3} {100003 4} {100227 3}]",
 		"192.0.2.1:2050 true false [{100003 2} {100003 3} {100003 4} {100024 1} {400000 7} {400000 9}]",
@@ -51,8 +52,14 @@ upstreams: [{name: s, transport: tcp, endpoints: ["127.0.0.1:1"]}]
 			t.Errorf("%s: %s\nwant %s", services[i].Address, got, want)
 		}
 	}
-	if len(services) != 4 {
-		t.Errorf("%d services, want 4", len(services))
+	if len(services) != 5 {
+		t.Errorf("%d services, want 5", len(services))
+	}
+	c.NLM.Mount = "udp"
+	services, err = RPCBind(c, func(name string) string { return at[name] }, netip.MustParseAddrPort("0.0.0.0:4045"))
+	if want := "[{100021 1} {100021 3} {100021 4} {100024 1} {100005 1} {100005 2} {100005 3}]"; err != nil || len(services) != 5 || fmt.Sprint(services[1].Programs) != want ||
+		len(services[0].Programs) != 4 {
+		t.Errorf("with MOUNT over UDP: %v, %v; want %s over UDP alone", services[:2], err, want)
 	}
 	if _, err := RPCBind(c, func(string) string { return "" }, netip.AddrPort{}); err == nil {
 		t.Error("a listener without an address is advertised")
