@@ -8,8 +8,10 @@
 # STEPS has the steps, by default all:
 #
 #   contend   two clients, a client and one beside the bridge, a client and a process of the server want one lock
+#   mountudp  a client mounts by MOUNT over UDP
 #   killed    a client waits while the bridge is killed, and started again
 #   handover  a client waits while another process takes over from the bridge
+#   rdma      a client on RDMA and others want one lock; KILLS="15 2" kills the bridge twice meanwhile, every 15 s
 #   torture   four clients add to a number under a lock, and the bridge is killed again and again
 #   crash     a client is away without a word, and starts again: its locks are free, and those of others stay
 #   restart   the server restarts while three clients have 50 locks, and a fourth waits for one: all are reclaimed
@@ -20,12 +22,13 @@
 # fails then, too, does not show a bug of the bridge.
 . /lab/lib.sh
 vers=3 N=17 bridge=10.0.2.29
-STEPS=${STEPS:-contend killed handover torture crash restart both chain}
+STEPS=${STEPS:-contend mountudp killed handover rdma torture crash restart both chain}
 all='c1 c2 c3 c4 c8'
 trap at_exit EXIT
 at_exit() {
     touch /tmp/free-all
     for c in $all; do /lab/client.sh $c umount -l /mnt; done 2> /dev/null
+    PROTO=rdma /lab/client.sh c6 umount -l /mnt 2> /dev/null
     [ ! -e /tmp/passed ] || return
     kill "$(cat /run/c9/pid)"
     tail -n 40 /host/c9.log
@@ -77,12 +80,13 @@ configure() {
     rm -rf "/run/$1/state"
     cat > "/run/$1/rdmabridge.yaml" << YAML
 listeners:
-  - {name: nfs, address: "$2:2049", upstream: storage, routes: [{program: mount, upstream: mountd}]}
+  - {name: nfs, address: "0.0.0.0:2049", upstream: storage, routes: [{program: mount, upstream: mountd}]}
+  - {name: rdma, address: "0.0.0.0:20049", transport: rdma, provider: iwarp, upstream: storage}
 upstreams:
   - {name: storage, transport: tcp, endpoints: ["$3"]}
   - {name: mountd, transport: tcp, endpoints: ["$4"]}
 rpcbind: {address: "0.0.0.0:111"}
-nlm: {address: "0.0.0.0:4045", server: $5, name: $1.lab, state: /run/$1/state}
+nlm: {address: "0.0.0.0:4045", server: $5, name: $1.lab, state: /run/$1/state, mount: udp}
 memory: {budget: 64MiB}
 admin: {address: "127.0.0.1:9090"}
 control: {path: none}
@@ -149,6 +153,14 @@ step_contend() {
     /lab/locks -3 "$two/lock3-c" "/export/lock3-c" || die "a client and the server: status $?"
 }
 
+step_mountudp() {
+    client_umount c1
+    client c1 mount.nfs $bridge:/export /mnt -o vers=3,proto=tcp,mountproto=udp
+    client c1 grep -q " /mnt nfs .*mountproto=udp,.*local_lock=none" /proc/mounts
+    client_umount c1
+    start_client c1
+}
+
 step_killed() {
     take c1 lock3-d $N
     await c2 lock3-d 1
@@ -176,22 +188,44 @@ step_handover() {
 }
 ended() { kill -0 "$1" 2> /dev/null; echo $?; }
 
-# A lock that two have, or that is lost, makes an addition disappear.
-step_torture() {
+# torture SECONDS KILLS FILE... has a client for each FILE add to the number in it under a lock, with so many kills of the bridge, and
+# so many seconds between two of them. A lock that two have, or that is lost, makes an addition disappear.
+torture() {
+    pause=$1 kills=$2
+    shift 2
     rm -f /tmp/until
-    for c in c1 c2 c3 c8; do files="$files $(client_mnt $c)/lock3-h"; done
-    /lab/locks -c /tmp/until $files > /tmp/torture &
+    /lab/locks -c /tmp/until "$@" > /tmp/torture &
     load=$!
-    for i in 1 2 3 4; do
-        sleep 4
+    while sleep "$pause" && [ "$kills" -gt 0 ]; do
+        kills=$((kills - 1))
         kill_bridge
         bridge c9
     done
-    sleep 4
     touch /tmp/until
     wait $load || die "torture: status $?: $(tail -n 3 /tmp/torture)"
-    for n in 1 2 3 4; do echo "client $n of the torture: $(grep -c "^$n$" /tmp/torture) additions"; done
+    for n in $(seq $#); do echo "client $n of the torture: $(grep -c "^$n$" /tmp/torture) additions"; done
     grep '^ok: ' /tmp/torture
+}
+step_torture() {
+    files=
+    for c in c1 c2 c3 c8; do files="$files $(client_mnt $c)/lock3-h"; done
+    torture 4 4 $files
+}
+
+# siw makes its sockets in the first network namespace, which is the server's, too. So the client on RDMA has an address of its
+# own there, 10.7.6.1: the bridge tells hosts apart by address.
+on_rdma() { PROTO=rdma /lab/client.sh c6 "$@" || die "c6, on RDMA: $*: status $?"; }
+step_rdma() {
+    ip addr replace 10.7.6.1/24 dev nfs-c9
+    client c9 ip addr replace 10.7.6.2/24 dev nfs
+    rdma link add siw6 type siw netdev nfs-c9
+    on_rdma mount.nfs 10.7.6.2:/export /mnt -o vers=3,proto=rdma,port=20049
+    on_rdma grep -q " /mnt nfs .*proto=rdma,.*local_lock=none" /proc/mounts
+    one=$(client_mnt c1) rdma=$(PROTO=rdma client_mnt c6)
+    /lab/locks -3 "$rdma/lock3-j" "$one/lock3-j" || die "a client on RDMA and one on TCP: status $?"
+    torture ${KILLS:-4 0} "$rdma/lock3-k" "$one/lock3-k" "$(client_mnt c8)/lock3-k"
+    on_rdma umount /mnt
+    rdma link del siw6
 }
 
 # The machine of c3 loses its network and then its process, so that nothing is unlocked. Another one with its address and
@@ -281,5 +315,5 @@ for c in $all; do client_umount $c; done
 rm -f /export/lock3-*
 kill "$(cat /run/c9/pid)"
 touch /tmp/passed
-DMESG_ALLOW='lockd: server .* not responding' end
+DMESG_ALLOW='lockd: server .* not responding|rpcrdma: connection to' end
 echo PASS
