@@ -3,7 +3,7 @@
 package lab
 
 import (
-	"context"
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"net"
@@ -11,9 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rdmabridge/rdmabridge/internal/rpc/ask"
-	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
-	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
 )
 
 // testMadeUpHandles: the kernel's server takes handles for those of an export that it has not given out, with the device's number in place
@@ -26,7 +24,7 @@ func testMadeUpHandles(t *testing.T, g *guest, port int) {
 	}
 	major, minor := uint32(dev>>8), uint32(dev&0xff)
 	little := binary.LittleEndian.AppendUint32
-	device := xdr.AppendUint32([]byte{1, 0, 0, 0}, major<<16|minor)
+	device := testkit.AppendWords([]byte{1, 0, 0, 0}, major<<16|minor)
 	encoded := little([]byte{1, 0, 3, 0}, uint32(dev))
 	handles := map[string][]byte{"device": little(device, uint32(ino)), "encoded device": little(encoded, uint32(ino))}
 	calls := func(port int) (status func(procedure uint32, handle []byte) uint32) {
@@ -35,20 +33,23 @@ func testMadeUpHandles(t *testing.T, g *guest, port int) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { c.Close() })
-		client := ask.On(c, 4096)
+		_ = c.SetDeadline(time.Now().Add(time.Minute))
 		return func(procedure uint32, handle []byte) uint32 {
 			t.Helper()
-			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-			defer cancel()
-			args := xdr.AppendOpaque(nil, handle)
-			if procedure == 2 { // SETATTR of the mode
-				args = xdr.AppendWords(args, 1, 0o755, 0, 0, 0, 0, 0, 0)
+			m := testkit.Words(procedure, 0, 2, 100003, 3, procedure, 1)   // AUTH_SYS
+			m = testkit.AppendOpaque(m, testkit.Words(0, 0, 0, 0, 0))      // root
+			m = testkit.AppendOpaque(testkit.AppendWords(m, 0, 0), handle) // no verifier
+			if procedure == 2 {                                            // SETATTR of the mode
+				m = testkit.AppendWords(m, 1, 0o755, 0, 0, 0, 0, 0, 0)
 			}
-			_, results, err := client.Call(ctx, oncrpc.ProgramNFS, 3, procedure, ask.Root("attacker"), args)
-			if err != nil {
+			if err := testkit.WriteRecord(c, m); err != nil {
 				t.Fatal(err)
 			}
-			return results.Uint32()
+			r, err := testkit.ReadRecord(c)
+			if err != nil || len(r) < 28 || !bytes.Equal(r[:24], testkit.Words(procedure, 1, 0, 0, 0, 0)) {
+				t.Fatalf("%v, the Reply is %x", err, r)
+			}
+			return binary.BigEndian.Uint32(r[24:])
 		}
 	}
 	server, bridge := calls(g.nfs), calls(port)
