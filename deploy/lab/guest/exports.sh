@@ -15,7 +15,7 @@ setup)
     ;;
 remove)
     exportfs -u '*:/export/archive' && exportfs -u '*:/export/secret' && exportfs -f || die exportfs
-    umount $a && umount $s && rmdir $a $s || die umount
+    umount -l $a && umount -l $s && rmdir $a $s || die umount # nfsd may still have a file
     exit
     ;;
 esac
