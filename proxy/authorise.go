@@ -96,18 +96,27 @@ func (f *front) deny(c *call, r *rules.Rule) {
 // cut removes from c the operation that r denies, and what follows it, if r answers with an error for
 // read-only that only the server can give. c goes to the server then, as a Call that changes nothing.
 func (f *front) cut(c *call, r *rules.Rule) bool {
-	a, h := &c.rdma.Analysis, &c.h
-	if !authorise.Cuts(h, r, a.Session != 0) {
-		return false
-	}
-	s, ok := nfs.Cut(h)
-	if !ok {
+	if r.Answer != rules.AnswerReadOnly || !c.cut(nfs.ReadOnly) {
 		return false
 	}
 	f.logDenied(c, r)
+	return true
+}
+
+// cut removes from c its first operation that changes something, and what follows it, if only the server can give the
+// error that refuses c.
+func (c *call) cut(why nfs.Refusal) bool {
+	a, h := &c.rdma.Analysis, &c.h
+	if !authorise.Cuts(h, a.Session != 0) {
+		return false
+	}
+	s, ok := nfs.Cut(h, why)
+	if !ok {
+		return false
+	}
 	operation, operations := a.Operation, a.Operations
 	c.rdma.Message = h.Message
-	c.rdma.Binding = f.listener.Registry.Analyse(h, a)
+	c.rdma.Binding = c.client().listener.Registry.Analyse(h, a)
 	a.Operation, a.Operations = operation, operations // as the client has called it
 	c.stump = s
 	return true

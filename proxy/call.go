@@ -60,7 +60,7 @@ type perCall struct {
 	session    session.Call
 	shares     bool      // the message is in a block of its own, in which a Reply may follow
 	usesSeldom bool      // there may be something in seldom; set before something is
-	stump      nfs.Stump // of a COMPOUND that a rule has cut
+	stump      nfs.Stump // of a COMPOUND that was cut
 	_          [8]byte   // puts what follows in the lines where it is needed
 	progress   observe.Progress
 

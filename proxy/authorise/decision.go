@@ -70,21 +70,28 @@ func AppendDenial(b []byte, h *oncrpc.Call, r *rules.Rule, session bool) []byte 
 	switch {
 	case r.Answer == rules.AnswerClose:
 		return nil
-	case needsVerifier(h), r.Answer == rules.AnswerAuth:
+	case r.Answer == rules.AnswerAuth:
 		return oncrpc.AppendAuthError(b, h.XID, oncrpc.AuthTooWeak)
-	case r.Answer == rules.AnswerUnavailable:
+	case r.Answer == rules.AnswerUnavailable && !needsVerifier(h):
 		return oncrpc.AppendAccepted(b, h.XID, oncrpc.ProgramUnavailable)
+	}
+	return AppendRefusal(b, h, nfs.ReadOnly, session)
+}
+
+// AppendRefusal appends the Reply that refuses the change h, which was not cut. session is that of AppendDenial.
+func AppendRefusal(b []byte, h *oncrpc.Call, why nfs.Refusal, session bool) []byte {
+	switch {
+	case needsVerifier(h):
+		return oncrpc.AppendAuthError(b, h.XID, oncrpc.AuthTooWeak)
 	case session: // it cannot be read to its end, or it would have been cut
 		return oncrpc.AppendAccepted(b, h.XID, oncrpc.GarbageArguments)
 	}
-	return nfs.ReadOnlyReply(h)
+	return nfs.RefusalReply(h, why)
 }
 
-// Cuts reports whether the rule r denies the Call h with an error for read-only that only the server can give: h is cut,
-// and goes to the server without the operation that is denied. session is that of AppendDenial.
-func Cuts(h *oncrpc.Call, r *rules.Rule, session bool) bool {
-	return r.Answer == rules.AnswerReadOnly && (session || needsVerifier(h))
-}
+// Cuts reports whether only the server can give the error that refuses the change h: h is cut, and goes to the server
+// without the operation that is refused. session is that of AppendDenial.
+func Cuts(h *oncrpc.Call, session bool) bool { return session || needsVerifier(h) }
 
 // needsVerifier reports whether a Reply to h needs a verifier that only the server can make. A Reply that denies
 // has none.

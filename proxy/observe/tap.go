@@ -91,6 +91,10 @@ type TapMessage struct {
 	RDMA TapRDMA
 	// Granted and Outstanding are the upstream connection's Calls that may be outstanding, and are.
 	Granted, Outstanding int
+
+	// Refuse may be set by the Tap where a client's Call enters the proxy. The client is told to send the Call again later then,
+	// unless it repeats one in flight.
+	Refuse bool
 }
 
 // A TapRDMA says how a Call travels over RDMA.
@@ -111,6 +115,10 @@ type TapOver struct {
 	Status string // the class of the Reply, one of package status; "" if there is none
 	Failed bool   // status.Failure of Status
 	Sent   bool   // it was given to a connection to the upstream, and may have been executed
+
+	// Postponed is set if the Call was refused because a Tap has set TapMessage.Refuse. If it was Sent nevertheless, then
+	// without what it changes.
+	Postponed bool
 
 	// Repeated is set if another transmission of the same Call says what became of it: one that the bridge has sent, whose
 	// Reply this one gets a copy of, or one that was sent in the place of this one.

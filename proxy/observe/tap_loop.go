@@ -31,11 +31,20 @@ type TapMark struct {
 	wanted uint32 // 0: the Tap does not see the Call
 	passed bool   // another Call is in its place: PassOn
 	stands bool   // it is in the place of another Call
+
+	refused   bool // the Tap refuses the Call
+	postponed bool // the client was told so
 }
 
-// PassOn notes that the Call of next, which repeats that of k, is in its place from now on.
+// Refused reports whether the Tap has set TapMessage.Refuse.
+func (k *TapMark) Refused() bool { return k.refused }
+
+// Postpone notes that the Call is not executed because the Tap has refused it.
+func (k *TapMark) Postpone() { k.postponed = true }
+
+// PassOn notes that the Call of next, which repeats that of k, is in its place from now on, unless it is refused.
 func (k *TapMark) PassOn(next *TapMark) {
-	if k.Seen() && next.Seen() {
+	if k.Seen() && next.Seen() && !next.refused {
 		k.passed, next.stands = true, true
 	}
 }
@@ -99,7 +108,7 @@ func (t *LoopTap) Begun(from Tapped, c TapCall, v *TapView) (k TapMark) {
 	m := t.begin(t.connection(from, k.wanted), t.one(v.Message))
 	m.ofCall(k, v)
 	m.Identity = c.Identity
-	t.end()
+	k.refused = t.end()
 	return k
 }
 
@@ -138,6 +147,7 @@ func (t *LoopTap) Replied(from Tapped, k TapMark, v *TapView, out bool) {
 // Settled tells the Tap that the Call of k and p is over.
 func (t *LoopTap) Settled(k TapMark, p *Progress) {
 	t.over = TapOver{Loop: t.loop, Call: k.id, Wanted: k.wanted, At: time.Now(), Result: p.Result.String(), Sent: p.Sent != 0 || k.stands}
+	t.over.Postponed = k.postponed
 	t.over.Repeated = k.passed || p.Result == ResultAbsorbed || p.Absorbed && !k.stands
 	if p.Octets > 0 {
 		t.over.Status, t.over.Failed = p.Class.String(), p.Class.Fails()
@@ -190,10 +200,12 @@ func (t *LoopTap) begin(conn *TapConn, parts [][]byte) *TapMessage {
 	return m
 }
 
-// end gives the scratch message to the Tap, and forgets it.
-func (t *LoopTap) end() {
+// end gives the scratch message to the Tap, and forgets it. It returns whether the Tap refuses it.
+func (t *LoopTap) end() (refused bool) {
 	t.Message(&t.message)
+	refused = t.message.Refuse
 	t.message, t.part[0] = TapMessage{}, nil
+	return refused
 }
 
 // one returns b as the parts of a message.

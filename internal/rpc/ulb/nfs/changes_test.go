@@ -3,9 +3,11 @@ package nfs_test
 import (
 	"bytes"
 	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
@@ -126,7 +128,7 @@ func checkReadOnly(t *testing.T, reg *ulb.Registry, m []byte) (passes bool) {
 	}
 	cut := c
 	cut.Message = bytes.Clone(m)
-	s, ok := nfs.Cut(&cut)
+	s, ok := nfs.Cut(&cut, nfs.ReadOnly)
 	if !ok {
 		if !bytes.Equal(cut.Message, m) {
 			t.Errorf("%x was not cut, and changed to %x", m, cut.Message)
@@ -344,8 +346,8 @@ func FuzzReadOnly(f *testing.F) {
 	f.Fuzz(func(t *testing.T, m []byte) { checkReadOnly(t, reg, m) })
 }
 
-// TestReadOnlyReply: the Reply that refuses a Call is one of its program, with the error for read-only.
-func TestReadOnlyReply(t *testing.T) {
+// TestRefusalReply: the Reply that refuses a Call is one of its program, with the error for read-only, or for later.
+func TestRefusalReply(t *testing.T) {
 	reg := newRegistry()
 	refused := map[string]int{}
 	for _, r := range slices.Concat(loadReference(t), loadReference4Calls(t)) {
@@ -356,7 +358,7 @@ func TestReadOnlyReply(t *testing.T) {
 			continue
 		}
 		args := bytes.Clone(c.Message[c.Args:])
-		b := nfs.ReadOnlyReply(c)
+		b := nfs.RefusalReply(c, nfs.ReadOnly)
 		if !oncrpc.IsReply(b, c.XID) || len(b) > len(r.message) || &b[0] != &c.Message[0] {
 			t.Fatalf("%s: Reply %x to %x", r.name, b, r.message)
 		}
@@ -410,6 +412,16 @@ func TestReadOnlyReply(t *testing.T) {
 		if got != want {
 			t.Errorf("%d.%d %s: %s, want %s", r.prog, r.vers, r.name, got, want)
 		}
+		if r.prog == oncrpc.ProgramNFS || r.prog == oncrpc.ProgramNFSACL {
+			status := "00002718" // NFS3ERR_JUKEBOX, NFS4ERR_DELAY
+			if r.vers == 2 || r.prog == oncrpc.ProgramNFSACL {
+				status = "00000005"
+			}
+			b := nfs.RefusalReply(parse(t, bytes.Clone(r.message)), nfs.Later)
+			if got, want := hex.EncodeToString(b[oncrpc.ReplyHeader:]), strings.NewReplacer(rofs, status, "0000274b", status).Replace(want[2:]); got != want {
+				t.Errorf("%d.%d %s: later is %s, want %s", r.prog, r.vers, r.name, got, want)
+			}
+		}
 		refused[fmt.Sprintf("%d.%d", r.prog, r.vers)]++
 		if reply.AcceptStat == oncrpc.Success && r.vers != 4 {
 			if _, _, _, err := reg.Lookup(r.prog, r.vers).ResultItem(r.proc, b, reply.Results, false); err != nil {
@@ -430,7 +442,7 @@ func TestReadOnlyReply(t *testing.T) {
 		{compound4(0, 1)[:48], "4 "},
 	} {
 		c := parse(t, bytes.Clone(tt.m))
-		b := nfs.ReadOnlyReply(c)
+		b := nfs.RefusalReply(c, nfs.ReadOnly)
 		var reply oncrpc.Reply
 		if err := oncrpc.ParseReply(b, &reply); err != nil {
 			t.Fatal(err)
@@ -439,7 +451,7 @@ func TestReadOnlyReply(t *testing.T) {
 			t.Errorf("%x: %s, want %s", tt.m, got, tt.want)
 		}
 	}
-	// Cut at every length, no Call makes ReadOnlyReply panic.
+	// Cut at every length, no Call makes RefusalReply panic.
 	for i := range uint64(500) {
 		m := randomCompound(rand.New(rand.NewPCG(i, 18)))
 		for n := 40; n <= len(m); n++ {
@@ -448,7 +460,7 @@ func TestReadOnlyReply(t *testing.T) {
 			binary.BigEndian.PutUint32(m[20:], uint32(i%24))
 			c := &oncrpc.Call{}
 			if oncrpc.ParseCall(bytes.Clone(m[:n]), c) == nil {
-				nfs.ReadOnlyReply(c)
+				nfs.RefusalReply(c, nfs.ReadOnly)
 			}
 		}
 	}
@@ -498,8 +510,18 @@ func TestUncut(t *testing.T) {
 			reply(10044, 0, 2, 53, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10044, 10044), reply(10044, 0, 2, 53, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10044, 10044), false,
 		},
 	} {
+		if s, ok := nfs.Cut(parse(t, bytes.Clone(tt.m)), nfs.Later); ok && s != 0 && binary.BigEndian.Uint32(tt.want[24:]) != 10052 {
+			b := bytes.Clone(tt.reply)
+			more := s.Uncut([][]byte{b})
+			want := bytes.Clone(tt.want)
+			binary.BigEndian.PutUint32(want[24:], 10008)
+			binary.BigEndian.PutUint32(want[len(want)-4:], 10008)
+			if !bytes.Equal(b, want) || more != tt.more {
+				t.Errorf("%s: later: %x, %v, want %x, %v", tt.name, b, more, want, tt.more)
+			}
+		}
 		c := parse(t, tt.m)
-		s, ok := nfs.Cut(c)
+		s, ok := nfs.Cut(c, nfs.ReadOnly)
 		if !ok {
 			t.Fatalf("%s: not cut", tt.name)
 		}
@@ -532,7 +554,7 @@ func TestUncut(t *testing.T) {
 	} {
 		c := parse(t, compound4(0, 2, 24, 28, 1, 0x61000000))
 		if flavored(c); true {
-			if _, ok := nfs.Cut(c); ok {
+			if _, ok := nfs.Cut(c, nfs.ReadOnly); ok {
 				t.Error("a signed Call, or one of NFSv3, was cut")
 			}
 		}
@@ -550,11 +572,11 @@ func TestReadOnlyAllocations(t *testing.T) {
 	if n := testing.AllocsPerRun(100, func() {
 		copy(b, m)
 		_ = oncrpc.ParseCall(b, &c)
-		s, _ := nfs.Cut(&c)
+		s, _ := nfs.Cut(&c, nfs.ReadOnly)
 		s.Uncut(parts)
 		copy(b, m)
 		_ = oncrpc.ParseCall(b, &c)
-		nfs.ReadOnlyReply(&c)
+		nfs.RefusalReply(&c, nfs.ReadOnly)
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}

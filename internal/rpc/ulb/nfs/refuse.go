@@ -11,15 +11,14 @@ import (
 // Refusals of Calls that change files
 //
 // A proxy that lets a client only read has to answer its other Calls so that the client reports "read-only
-// file system" to its user and goes on. [ReadOnlyReply] makes such a Reply for most Calls. Two kinds of
-// Calls need more.
+// file system" to its user and goes on. [RefusalReply] makes such a Reply for most Calls, and one that says that
+// the client is to try again later. Two kinds of Calls need more.
 //
 //   - A COMPOUND that begins with SEQUENCE uses a slot of a session. Only the server can answer SEQUENCE,
 //     and a slot whose Calls have no results is a slot that some clients stop using: FreeBSD's. So
 //     [Cut] lets the server execute what stands before the operation that changes something. It ends the
 //     COMPOUND with ILLEGAL in the place of that operation. The server answers ILLEGAL with an error, as
-//     it must, and [Uncut] writes into the Reply which operation it was and that the file system is
-//     read-only. The client sees what a server with a read-only export sends. A retransmission is cut in
+//     it must, and [Uncut] writes into the Reply which operation it was and why it is refused. The client sees what a server with a read-only export sends. A retransmission is cut in
 //     the same way, and the server answers it from the slot.
 //   - A Reply under RPCSEC_GSS needs a verifier that only the server can make. Without integrity and
 //     privacy the arguments and results are not signed, so a COMPOUND can be cut. All else is denied.
@@ -28,8 +27,18 @@ import (
 // has a result, also an error. RFC 7530 Section 9.1.7. So the error stands in the place of the first
 // operation, and the client takes the others for not executed.
 
+// A Refusal says what a client is told whose Call is refused because it changes files.
+type Refusal uint8
+
+// The refusals.
+const (
+	ReadOnly Refusal = iota // the file system is read-only
+	Later                   // the client is to send the Call again after a while, as kernels do; programs do not see it
+)
+
 // Statuses that refuse a change.
 const (
+	statusIO          = 5     // NFSERR_IO of NFSv2 and NFSACL, which have no word for later
 	statusROFS        = 30    // NFS3ERR_ROFS and the like of versions 2 and 4, and of NFSACL
 	statusLayoutNone  = 10059 // NFS4ERR_LAYOUTUNAVAILABLE: the client reads and writes through the server
 	statusMinor       = 10021 // NFS4ERR_MINOR_VERS_MISMATCH
@@ -38,16 +47,16 @@ const (
 	nlmShareProcedure = 20
 )
 
-// ReadOnlyReply makes the Reply to the Call h that says that its program cannot change files here. It
+// RefusalReply makes the Reply to the Call h that says why its program cannot change files here. It
 // builds the Reply in the memory of the Call, which is lost. The credential of h must need no verifier in the
 // Reply. A Call that cannot be read, or that calls what is not known, gets the error that a server has
 // for that.
-func ReadOnlyReply(h *oncrpc.Call) []byte {
+func RefusalReply(h *oncrpc.Call, why Refusal) []byte {
 	p, low, high := binding(h.Program, h.Version)
 	m := h.Message
 	switch p := p.(type) {
 	case compound:
-		return compoundReply(h)
+		return compoundReply(h, why)
 	case *program:
 		pr := p.procedure(h.Procedure)
 		switch {
@@ -61,7 +70,7 @@ func ReadOnlyReply(h *oncrpc.Call) []byte {
 			break
 		}
 		b := oncrpc.AppendAccepted(m[:0], h.XID, oncrpc.Success)
-		b = xdr.AppendUint32(b, statusROFS)[:n]
+		b = xdr.AppendUint32(b, why.status(h))[:n]
 		clear(b[oncrpc.ReplyHeader+4:])
 		return b
 	case nil:
@@ -121,7 +130,7 @@ func lockReply(h *oncrpc.Call) []byte {
 // compoundReply answers a COMPOUND with an error of its first operation:
 //
 //	status, tag<>, count, operation, status, for SETATTR an empty bitmap
-func compoundReply(h *oncrpc.Call) []byte {
+func compoundReply(h *oncrpc.Call, why Refusal) []byte {
 	m := h.Message
 	if h.Procedure != compoundProc {
 		return oncrpc.AppendAccepted(m[:0], h.XID, oncrpc.ProcedureUnavailable)
@@ -147,7 +156,7 @@ func compoundReply(h *oncrpc.Call) []byte {
 		number = opIllegal
 	}
 	if number != opIllegal {
-		status = refusalOf(number)
+		status = why.of(number)
 	}
 	copy(m[tagAt:], m[tag:][:n])
 	b := oncrpc.AppendAccepted(m[:0], h.XID, oncrpc.Success)
@@ -161,24 +170,41 @@ func compoundReply(h *oncrpc.Call) []byte {
 	return b
 }
 
-// refusalOf is the status that refuses an operation of NFSv4.
-func refusalOf(number uint32) uint32 {
-	if number == opLayoutget {
+// of is the status that refuses an operation of NFSv4.
+func (why Refusal) of(number uint32) uint32 {
+	switch {
+	case why == Later:
+		return StatusDelay
+	case number == opLayoutget:
 		return statusLayoutNone
 	}
 	return statusROFS
 }
 
+// status is the status that refuses the Call h, which is none of NFSv4.
+func (why Refusal) status(h *oncrpc.Call) uint32 {
+	switch {
+	case why == ReadOnly:
+		return statusROFS
+	case h.Program == oncrpc.ProgramNFS && h.Version == 3:
+		return StatusDelay // NFS3ERR_JUKEBOX has the same number
+	}
+	return statusIO
+}
+
 // A Stump says how [Cut] has cut a COMPOUND. The zero Stump says that it has not, or that the operation
-// in whose place ILLEGAL stands is not one that a server knows: the server's answer is right.
+// in whose place ILLEGAL stands is not one that a server knows: the server's answer is right. Otherwise it is the
+// number of the operation, and has stumpLater set if the Refusal is Later.
 type Stump uint8
+
+const stumpLater Stump = 0x80
 
 // Cut makes the first operation of the COMPOUND h that may change a file the last one, and replaces it by
 // ILLEGAL. It cuts a COMPOUND of a minor version above 0, that begins with SEQUENCE, in the place of that
 // operation, and any other in the place of its first operation, as compoundReply does. h.Message is shorter
 // afterwards. ok is false, and nothing has changed, when the COMPOUND cannot be cut because its arguments
 // are signed or cannot be walked that far.
-func Cut(h *oncrpc.Call) (s Stump, ok bool) {
+func Cut(h *oncrpc.Call, why Refusal) (s Stump, ok bool) {
 	if h.Program != oncrpc.ProgramNFS || h.Version != 4 || h.Procedure != compoundProc || h.Protection != oncrpc.ProtectNone {
 		return 0, false
 	}
@@ -206,7 +232,9 @@ func Cut(h *oncrpc.Call) (s Stump, ok bool) {
 			}
 		}
 		if o != nil && number != opIllegal && (w.OK() || i == 0) {
-			s = Stump(number)
+			if s = Stump(number); why == Later {
+				s |= stumpLater
+			}
 		}
 		binary.BigEndian.PutUint32(m[countAt:], i+1)
 		binary.BigEndian.PutUint32(m[at:], opIllegal)
@@ -234,9 +262,13 @@ func (s Stump) Uncut(parts [][]byte) (more bool) {
 	if be(first, r.Results) != opIllegal || be(end, 0) != opIllegal || be(end, 4) != opIllegal {
 		return false
 	}
-	status := refusalOf(uint32(s))
+	number, why := uint32(s&^stumpLater), ReadOnly
+	if s&stumpLater != 0 {
+		why = Later
+	}
+	status := why.of(number)
 	binary.BigEndian.PutUint32(first[r.Results:], status)
-	binary.BigEndian.PutUint32(end, uint32(s))
+	binary.BigEndian.PutUint32(end, number)
 	binary.BigEndian.PutUint32(end[4:], status)
-	return s == opSetattr
+	return number == opSetattr
 }
