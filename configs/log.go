@@ -43,7 +43,7 @@ type AuditLog struct {
 	Path       string   `mapstructure:"path"`       // of a file
 	Clients    []Prefix `mapstructure:"clients"`    // empty: all
 	UIDs       []IDs    `mapstructure:"uids"`       // empty: all
-	OnFailure  string   `mapstructure:"on_failure"` // drop
+	OnFailure  string   `mapstructure:"on_failure"` // drop or deny
 }
 
 // Operations of the audit log, and what it may do when it cannot be written.
@@ -52,6 +52,7 @@ const (
 	AuditOpens   = "opens"
 	AuditDenials = "denials"
 	AuditDrop    = "drop"
+	AuditDeny    = "deny"
 )
 
 // Enabled reports whether the file asks for an audit log.
@@ -61,11 +62,7 @@ func (a *AuditLog) validate(r *report) {
 	for i, o := range a.Operations {
 		r.oneOf(fmt.Sprintf("log.audit.operations[%d]", i), o, AuditChanges, AuditOpens, AuditDenials)
 	}
-	if a.OnFailure == "deny" {
-		r.addf("log.audit.on_failure", "this version cannot deny changes while the audit log cannot be written; write drop, and watch rdmabridge_audit_dropped_lines_total")
-	} else {
-		r.oneOf("log.audit.on_failure", a.OnFailure, AuditDrop)
-	}
+	r.oneOf("log.audit.on_failure", a.OnFailure, AuditDrop, AuditDeny)
 	switch {
 	case a.Enabled() && !filepath.IsAbs(a.Path):
 		r.addf("log.audit.path", "%q is not an absolute path; write one such as /var/log/rdmabridge/audit.log", a.Path)

@@ -99,13 +99,12 @@ log: json
 		line 3: names.memory: 1KiB is out of range; write a size from 1MiB to 4GiB
 		line 3: names.redact: "some" is not possible here; write none or hash`},
 	{"audit log", head + tail + "log: {audit: {operations: [writes], path: audit.log, on_failure: deny}}\n", `
-		line 3: log.audit.on_failure: this version cannot deny changes while the audit log cannot be written; write drop, and watch rdmabridge_audit_dropped_lines_total
 		line 3: log.audit.operations[0]: "writes" is not possible here; write changes, opens or denials
 		line 3: log.audit.path: "audit.log" is not an absolute path; write one such as /var/log/rdmabridge/audit.log`},
 	{"audit log and access log", head + tail + "log: {access: {path: /a}, audit: {operations: [changes], path: /./a}}\n", `
 		line 3: log.audit.path: /./a is log.access.path, too; write another path`},
 	{"audit log off", head + tail + "log: {audit: {path: /a, on_failure: some}}\n", `
-		line 3: log.audit.on_failure: "some" is not possible here; write drop
+		line 3: log.audit.on_failure: "some" is not possible here; write drop or deny
 		line 3: log.audit.path: this setting needs log.audit.operations; write some, such as [changes], or remove this setting`},
 	{"access log", head + tail + "log: {access: {mode: some, slower: none, sample: 2, path: access.log}}\ntracing: {endpoint: 'collector:4318', sample: 0%}\n", `
 		line 3: log.access.mode: "some" is not possible here; write off, failed, slow, sampled or all

@@ -191,6 +191,10 @@ var (
 		Name: "audit_dropped_lines_total",
 		Help: "Lines that are missing in the audit log, because it did not keep up or could not be written. It says so itself.",
 	})
+	AuditRefusedCalls = counter(Definition{
+		Name: "audit_refused_calls_total",
+		Help: "Calls that clients were told to send again later, because the audit log cannot be written and log.audit.on_failure is deny.",
+	})
 	NamesMissedCalls = counter(Definition{
 		Name: "names_missed_calls_total",
 		Help: "Calls that names.mode did not look at, because they came faster than it does.",

@@ -176,6 +176,25 @@ admin: {address: %q}
 		return len(l) == 1 && l[0].Event == "missing" && l[0].Lines == 1
 	})
 
+	// A full disk while changes are denied.
+	denies := func(path string) string {
+		return strings.Replace(logTo(path), "{audit: {", "{audit: {on_failure: deny, ", 1)
+	}
+	x.reload(denies("/dev/full"), `"setting":"log.audit.on_failure","old":"drop"`)
+	status(12, opaques(root, "kept"))
+	const jukebox = 10008
+	testkit.Eventually(t, "changes are refused", func() bool { return status(12, opaques(root, "refused")) == jukebox })
+	if s := status(1, opaques(root)); s != 0 {
+		t.Errorf("GETATTR is refused: %d", s)
+	}
+	x.metric("rdmabridge_audit_dropped_lines_total 1")
+	x.reload(denies(two), `"setting":"log.audit.path","old":"/dev/full"`)
+	testkit.Eventually(t, "changes are executed again", func() bool { return status(12, opaques(root, "executed")) != jukebox })
+	testkit.Eventually(t, "their lines are there", func() bool {
+		l := auditLines(t, two)
+		return len(l) >= 3 && l[1].Path == "/kept" && l[len(l)-1].Path == "/executed"
+	})
+
 	// logrotate.
 	must(t, os.Rename(two, two+".1"))
 	x.signals <- syscall.SIGHUP

@@ -149,6 +149,7 @@ func (b *bridge) prepareAudit(c *configs.AuditLog) (a *auditor, to audit.Output,
 	a = &auditor{Log: audit.Start(audit.Options{
 		Choice: translate.Audit(c), Output: out, Loops: b.proxy.Loops(), Names: b.names.Load, Log: b.log,
 		Lines: b.metrics.Counter(metrics.AuditLines), Dropped: b.metrics.Counter(metrics.AuditDroppedLines),
+		Refused: b.metrics.Counter(metrics.AuditRefusedCalls),
 	})}
 	if a.remove, err = b.taps.Add(a); err != nil {
 		a.Close()

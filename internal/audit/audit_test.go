@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -80,7 +81,7 @@ func (d *disk) lines() []string {
 
 func start(o Options) *Log {
 	m := metrics.New()
-	o.Lines, o.Dropped, o.Loops = m.Counter(metrics.AuditLines), m.Counter(metrics.AuditDroppedLines), 1
+	o.Lines, o.Dropped, o.Refused, o.Loops = m.Counter(metrics.AuditLines), m.Counter(metrics.AuditDroppedLines), m.Counter(metrics.AuditRefusedCalls), 1
 	if o.Choice.Classes == 0 {
 		o.Choice.Classes = Changes
 	}
@@ -95,7 +96,8 @@ var client = netip.MustParseAddrPort("192.0.2.1:700")
 // A player shows Calls to a Log as a loop does.
 type player struct {
 	*Log
-	next uint64
+	next    uint64
+	refused int
 }
 
 // at is the time that all Calls end at.
@@ -116,6 +118,11 @@ func (p *player) play(operation string, call, reply []byte, over observe.TapOver
 		Parts: [][]byte{call}, Program: h.Program, Version: h.Version, Procedure: h.Procedure, Operation: operation,
 	}
 	p.Message(&m)
+	if m.Refuse {
+		p.refused++
+		p.Over(&observe.TapOver{Call: p.next, At: at, Result: "local", Postponed: true})
+		return
+	}
 	m.Out, m.Identity = true, ""
 	p.Message(&m) // on its way to the server
 	if reply != nil {
@@ -420,24 +427,123 @@ func missing(lines []string) (told, good int) {
 	return told, good
 }
 
-// TestBlocked: a disk that hangs costs lines and no Call, and the log says how many.
+// TestBlocked: a disk that hangs costs lines, or changes are refused, and nothing waits. The log says how many lines are missing.
 func TestBlocked(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const more = 100
-		d := &disk{room: 1 << 30, gate: make(chan struct{})}
-		l := start(Options{Output: d})
-		p := &player{Log: l}
-		call, reply := remove3("a", 0)
-		p.play("REMOVE", call, reply, observe.TapOver{})
-		synctest.Wait() // it is being written
-		for range queueLen + more {
+	for _, deny := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			d := &disk{room: 1 << 30, gate: make(chan struct{})}
+			l := start(Options{Output: d, Choice: Choice{Deny: deny}})
+			p := &player{Log: l}
+			call, reply := remove3(strings.Repeat("n", 4096), 0)
 			p.play("REMOVE", call, reply, observe.TapOver{})
+			synctest.Wait() // it is being written
+			const calls = mostMemory/4096 + 100
+			for range calls {
+				p.play("REMOVE", call, reply, observe.TapOver{})
+			}
+			close(d.gate)
+			synctest.Wait()
+			l.Close()
+			told, good := missing(d.lines())
+			if deny && told > 0 || !deny && p.refused > 0 || told+p.refused < 100 || told+p.refused+good != calls+1 || l.o.Refused.Value() != uint64(p.refused) {
+				t.Errorf("deny %v: %d lines, %d missing and %d refused", deny, good, told, p.refused)
+			}
+		})
+	}
+}
+
+// TestDeny: while the disk is full, changes are refused, and what was under way then is in the log as soon as there is room, in
+// its place and once.
+func TestDeny(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &disk{room: 2500} // ends amid a line
+		var out bytes.Buffer
+		l := start(Options{Output: d, Log: zerolog.New(&out), Choice: Choice{Deny: true, Classes: Changes | Denials}})
+		p := &player{Log: l}
+		sent := 0
+		remove := func(status int) {
+			before := p.refused
+			call, reply := remove3(fmt.Sprint(sent), status)
+			p.play("REMOVE", call, reply, observe.TapOver{})
+			sent += 1 - (p.refused - before)
 		}
-		close(d.gate)
-		synctest.Wait()
+		for range 5 {
+			remove(0)
+		}
+		for range 45 {
+			remove(0)
+			synctest.Wait()
+		}
+		if p.refused == 0 || sent < 6 {
+			t.Errorf("%d refused of %d", p.refused, sent)
+		}
+		call, reply := message(3, 1, encode(nil, items{"dddd"}), encode(nil, items{13}))
+		p.play("GETATTR", call, reply, observe.TapOver{}) // changes nothing, and waits
+		if time.Sleep(2 * retryEvery); !l.failing.Load() {
+			t.Error("changes are not refused any more")
+		}
+		d.grow(1 << 20)
+		time.Sleep(2 * retryEvery)
+		remove(0)
 		l.Close()
-		if told, good := missing(d.lines()); told != more || good != queueLen+1 {
-			t.Errorf("%d lines and %d missing", good, told)
+		var names []string
+		denials := 0
+		for _, line := range d.lines() {
+			var m struct{ Event, Name string }
+			if json.Unmarshal([]byte(line), &m) != nil {
+				continue // the beginning that was left
+			}
+			if m.Event == "denial" {
+				denials++
+			} else {
+				names = append(names, m.Event+m.Name)
+			}
+		}
+		var want []string
+		for i := range sent {
+			want = append(want, fmt.Sprint("change", i))
+		}
+		if !slices.Equal(names, want) || denials != 1 {
+			t.Errorf("the log has %q and %d denials, want %q", names, denials, want)
+		}
+		if l.o.Dropped.Value() != 0 || l.o.Refused.Value() != uint64(p.refused) {
+			t.Errorf("%d lines dropped, %d Calls refused of %d", l.o.Dropped.Value(), l.o.Refused.Value(), p.refused)
+		}
+		for _, event := range []string{`"event":"audit_log_failed","error":"no space left on device"`, `"event":"audit_log_restored"`} {
+			if strings.Count(out.String(), event) != 1 {
+				t.Errorf("the log says %s", &out)
+			}
+		}
+	})
+}
+
+// TestDenyEnds: a reload that gives up refusing, or names another file, and the end of the bridge, do not wait for the disk.
+func TestDenyEnds(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		deny := Choice{Deny: true, Classes: Changes}
+		for _, v := range []struct {
+			name    string
+			do      func(l *Log, other *disk)
+			dropped uint64
+			others  int
+		}{
+			{"drop", func(l *Log, _ *disk) { l.Set(Choice{Classes: Changes}, nil) }, 1, 0},
+			{"another file", func(l *Log, other *disk) { l.Set(deny, other) }, 0, 1},
+			{"the end", func(*Log, *disk) {}, 1, 0},
+		} {
+			other := &disk{room: 1 << 20}
+			l := start(Options{Output: new(disk), Choice: deny})
+			p := &player{Log: l}
+			call, reply := remove3("a", 0)
+			p.play("REMOVE", call, reply, observe.TapOver{})
+			synctest.Wait()
+			began := time.Now()
+			v.do(l, other)
+			synctest.Wait()
+			l.Close()
+			if _, good := missing(other.lines()); good != v.others || l.o.Dropped.Value() != v.dropped || time.Since(began) > 0 {
+				t.Errorf("%s: %d lines in the other file, %d dropped, after %v", v.name, good, l.o.Dropped.Value(), time.Since(began))
+			}
 		}
 	})
 }

@@ -19,8 +19,7 @@ import (
 )
 
 const (
-	queueLen    = 8192
-	mostMemory  = 64 << 20 // octets of the Calls under way and in the queue
+	mostMemory  = 64 << 20 // octets of the Calls under way and of those that wait to be written
 	mostBatch   = 256      // Calls that are written at a time
 	mostOpaque  = 1024     // clients whose encrypted Calls a loop counts apart
 	opaqueEvery = time.Minute
@@ -39,6 +38,7 @@ type Choice struct {
 	Classes Classes
 	Clients []netip.Prefix // empty: all
 	UIDs    []IDs          // empty: all; users whose ID the Call does not say are always among them
+	Deny    bool           // changes are refused while their lines cannot be written; otherwise lines are dropped
 }
 
 // Options are the parameters of a Log.
@@ -49,23 +49,28 @@ type Options struct {
 	Names  func() *names.Watch // who knows paths; it may return nil
 	Log    zerolog.Logger      // for what goes wrong
 
-	Lines, Dropped *metrics.Counter
+	Lines, Dropped, Refused *metrics.Counter
 }
 
 // A Log is an audit log. It is safe for concurrent use.
 type Log struct {
-	o      Options
-	choice atomic.Pointer[Choice]
-	loops  []watched // by number; each belongs to its loop, apart from opaque
-	queue  chan *ended
-	memory atomic.Int64  // octets of the Calls under way and in the queue
-	lacks  atomic.Uint64 // lines that are missing and that no line has told of
-	stop   chan struct{} // closed by Close
-	done   chan struct{} // closed when the goroutine has ended
-	failed loglimit.Seldom
+	o       Options
+	choice  atomic.Pointer[Choice]
+	loops   []watched     // by number; each belongs to its loop, apart from opaque
+	memory  atomic.Int64  // octets of the Calls under way and of those that wait to be written
+	failing atomic.Bool   // with Choice.Deny: lines could not be written, and are kept
+	more    chan struct{} // one deep: there may be something in waiting
+	again   chan struct{} // one deep: what could not be written may be written now
+	lacks   atomic.Uint64 // lines that are missing and that no line has told of
+	stop    chan struct{} // closed by Close
+	done    chan struct{} // closed when the goroutine has ended
+	failed  loglimit.Seldom
 
 	mu     sync.Mutex // guards output, and is held while a batch is written
 	output Output
+
+	waitingMu sync.Mutex // guards waiting; a leaf
+	waiting   []*ended   // to be written; memory bounds it
 }
 
 // watched is what a loop knows.
@@ -88,7 +93,7 @@ type ended struct {
 
 // Start starts a Log. The caller makes it a Tap.
 func Start(o Options) *Log {
-	l := &Log{o: o, output: o.Output, loops: make([]watched, o.Loops), queue: make(chan *ended, queueLen), stop: make(chan struct{}), done: make(chan struct{})}
+	l := &Log{o: o, output: o.Output, loops: make([]watched, o.Loops), more: make(chan struct{}, 1), again: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{})}
 	for i := range l.loops {
 		l.loops[i].calls, l.loops[i].opaque = make(map[uint64]*call), make(map[netip.Addr]uint64)
 	}
@@ -100,18 +105,27 @@ func Start(o Options) *Log {
 // Set changes which operations have lines from now on, and where they go if to is not nil.
 func (l *Log) Set(c Choice, to Output) {
 	l.choice.Store(&c)
-	if to == nil {
-		return
+	if to != nil {
+		l.mu.Lock()
+		old := l.output
+		l.output = to
+		l.mu.Unlock()
+		_ = old.Close()
 	}
-	l.mu.Lock()
-	old := l.output
-	l.output = to
-	l.mu.Unlock()
-	_ = old.Close()
+	signal(l.again)
+}
+
+// signal has the receiver of c look again.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default: // it will do so anyway
+	}
 }
 
 // Reopen opens the file again, after it was renamed.
 func (l *Log) Reopen() error {
+	defer signal(l.again)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.output.Reopen()
@@ -188,8 +202,11 @@ func (l *Log) Message(m *observe.TapMessage) {
 	if len(c.ops) == 0 {
 		return
 	}
+	// The memory is for the line, too, until it is written.
 	c.octets = c.memory()
-	if l.memory.Add(int64(c.octets)) > mostMemory {
+	full := l.memory.Add(int64(c.octets)) > mostMemory
+	m.Refuse = choice.Deny && (full || l.failing.Load()) && c.changes()
+	if full || m.Refuse {
 		l.memory.Add(-int64(c.octets))
 		for i := range c.ops {
 			if c.ops[i].class&choice.Classes != 0 {
@@ -199,6 +216,11 @@ func (l *Log) Message(m *observe.TapMessage) {
 		c.ops, c.octets = nil, 0
 	}
 	w.calls[m.Call] = c
+}
+
+// changes reports whether an operation of c may change something.
+func (c *call) changes() bool {
+	return slices.ContainsFunc(c.ops, func(o operation) bool { return o.class&Changes != 0 })
 }
 
 // joined returns the parts of a message as one.
@@ -228,21 +250,21 @@ func (l *Log) Over(o *observe.TapOver) {
 	}
 	delete(w.calls, o.Call)
 	switch {
+	case o.Postponed:
+		l.o.Refused.Inc()
 	case o.Repeated:
 	case c.lost > 0:
 		l.drop(c.lost)
 	default:
 		e := &ended{call: c, at: o.At, fate: o.Result, sent: o.Sent, chosen: l.choice.Load().Classes}
-		lines := e.lines()
-		if lines == 0 {
+		if e.lines() == 0 {
 			break
 		}
-		select {
-		case l.queue <- e:
-			return // its memory is given back when it is written
-		default:
-			l.drop(lines)
-		}
+		l.waitingMu.Lock()
+		l.waiting = append(l.waiting, e)
+		l.waitingMu.Unlock()
+		signal(l.more)
+		return // its memory is given back when it is written
 	}
 	l.memory.Add(-int64(c.octets))
 }
@@ -291,8 +313,8 @@ func (l *Log) run() {
 	defer minute.Stop()
 	for {
 		select {
-		case e := <-l.queue:
-			l.batch(e)
+		case <-l.more:
+			l.writeWaiting()
 		case <-retry.C:
 			if l.lacks.Load() > 0 {
 				l.write(nil, 0)
@@ -300,9 +322,7 @@ func (l *Log) run() {
 		case now := <-minute.C:
 			l.tellOpaque(now)
 		case <-l.stop:
-			for len(l.queue) > 0 {
-				l.batch(<-l.queue)
-			}
+			l.writeWaiting()
 			l.tellOpaque(time.Now())
 			l.write(nil, 0)
 			l.mu.Lock()
@@ -313,12 +333,19 @@ func (l *Log) run() {
 	}
 }
 
-// batch writes the lines of e and of those behind it in the queue.
-func (l *Log) batch(e *ended) {
-	all := []*ended{e}
-	for len(all) < mostBatch && len(l.queue) > 0 {
-		all = append(all, <-l.queue)
+// writeWaiting writes the lines of the Calls that wait.
+func (l *Log) writeWaiting() {
+	l.waitingMu.Lock()
+	all := l.waiting
+	l.waiting = nil
+	l.waitingMu.Unlock()
+	for some := range slices.Chunk(all, mostBatch) {
+		l.batch(some)
 	}
+}
+
+// batch writes the lines of all.
+func (l *Log) batch(all []*ended) {
 	paths := l.paths(all)
 	var text []byte
 	lines := 0
@@ -385,31 +412,69 @@ func (l *Log) tellOpaque(now time.Time) {
 	l.write(text, len(sum))
 }
 
-// write writes lines, behind one that says how many are missing before them if some are.
+// write writes lines. With Choice.Deny it waits for that, and has changes refused meanwhile. Otherwise it counts those
+// that cannot be written.
 func (l *Log) write(text []byte, lines int) {
+	for {
+		written, err := l.try(text, lines)
+		if written == lines && err == nil {
+			if l.failing.Swap(false) {
+				l.o.Log.Info().Str("event", "audit_log_restored").Msg("the audit log can be written again, and no change is refused for it any more")
+			}
+			return
+		}
+		for range written { // those that are in the file
+			text = text[bytes.IndexByte(text, '\n')+1:]
+		}
+		lines -= written
+		stopped := l.waitAgain(err)
+		if stopped || !l.choice.Load().Deny {
+			l.failing.Store(false)
+			l.drop(lines)
+			l.failed.Line(&l.o.Log, zerolog.ErrorLevel, "audit_log_failed").Err(err).Msg("the audit log cannot be written; lines are missing")
+			return
+		}
+	}
+}
+
+// waitAgain waits until lines that could not be written because of err are to be tried again, if changes are refused
+// meanwhile. It reports whether the Log is closed.
+func (l *Log) waitAgain(err error) (stopped bool) {
+	if !l.choice.Load().Deny {
+		return false
+	}
+	select {
+	case <-l.stop:
+		return true
+	default:
+	}
+	l.failing.Store(true)
+	l.failed.Line(&l.o.Log, zerolog.ErrorLevel, "audit_log_failed").Err(err).
+		Msg("the audit log cannot be written; clients have to wait with changes until it can be")
+	select {
+	case <-l.again:
+	case <-time.After(retryEvery):
+	case <-l.stop: // once more
+	}
+	return false
+}
+
+// try writes lines, behind one that says how many are missing before them if some are. It returns how many it has written.
+func (l *Log) try(text []byte, lines int) (written int, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if lacks := l.lacks.Load(); lacks > 0 {
 		first := missingLine(nil, time.Now(), lacks)
 		if n, err := l.output.Write(first); n < len(first) {
-			l.lose(lines, err)
-			return
+			return 0, err
 		}
 		l.lacks.Add(-lacks)
 	}
 	if lines == 0 {
-		return
+		return 0, nil
 	}
 	n, err := l.output.Write(text)
-	written := bytes.Count(text[:n], []byte{'\n'})
+	written = bytes.Count(text[:n], []byte{'\n'})
 	l.o.Lines.Add(uint64(written))
-	if written < lines {
-		l.lose(lines-written, err)
-	}
-}
-
-// lose notes that lines could not be written because of err.
-func (l *Log) lose(lines int, err error) {
-	l.drop(lines)
-	l.failed.Line(&l.o.Log, zerolog.ErrorLevel, "audit_log_failed").Err(err).Msg("the audit log cannot be written; lines are missing")
+	return written, err
 }
