@@ -18,7 +18,7 @@ func testLocks3(t *testing.T, g *guest) {
 		kills = "KILLS='15 2' "
 	}
 	g.put(t, bridgeBinary(t), "rdmabridge")
-	out := g.job(t, 15*time.Minute, kills+"STEPS='"+steps+"' /lab/locks3.sh")
+	out := g.job(t, 25*time.Minute, kills+"STEPS='"+steps+"' /lab/locks3.sh")
 	for line := range strings.Lines(out) {
 		if strings.HasPrefix(line, "granted ") || strings.HasPrefix(line, "step ") || strings.HasPrefix(line, "client ") {
 			t.Log(strings.TrimSpace(line))
