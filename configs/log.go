@@ -43,6 +43,7 @@ type AuditLog struct {
 	Path       string   `mapstructure:"path"`       // of a file
 	Clients    []Prefix `mapstructure:"clients"`    // empty: all
 	UIDs       []IDs    `mapstructure:"uids"`       // empty: all
+	Exports    []string `mapstructure:"exports"`    // paths; empty: all
 	OnFailure  string   `mapstructure:"on_failure"` // drop or deny
 }
 
@@ -63,6 +64,11 @@ func (a *AuditLog) validate(r *report) {
 		r.oneOf(fmt.Sprintf("log.audit.operations[%d]", i), o, AuditChanges, AuditOpens, AuditDenials)
 	}
 	r.oneOf("log.audit.on_failure", a.OnFailure, AuditDrop, AuditDeny)
+	for i, e := range a.Exports {
+		if !filepath.IsAbs(e) || filepath.Clean(e) != e {
+			r.addf(fmt.Sprintf("log.audit.exports[%d]", i), "%q is not the path of an export; write one such as /home", e)
+		}
+	}
 	switch {
 	case a.Enabled() && !filepath.IsAbs(a.Path):
 		r.addf("log.audit.path", "%q is not an absolute path; write one such as /var/log/rdmabridge/audit.log", a.Path)

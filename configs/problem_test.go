@@ -101,6 +101,9 @@ log: json
 	{"audit log", head + tail + "log: {audit: {operations: [writes], path: audit.log, on_failure: deny}}\n", `
 		line 3: log.audit.operations[0]: "writes" is not possible here; write changes, opens or denials
 		line 3: log.audit.path: "audit.log" is not an absolute path; write one such as /var/log/rdmabridge/audit.log`},
+	{"audit log of exports", head + tail + "log: {audit: {operations: [changes], path: /a, exports: [home, /a/]}}\n", `
+		line 3: log.audit.exports[0]: "home" is not the path of an export; write one such as /home
+		line 3: log.audit.exports[1]: "/a/" is not the path of an export; write one such as /home`},
 	{"audit log and access log", head + tail + "log: {access: {path: /a}, audit: {operations: [changes], path: /./a}}\n", `
 		line 3: log.audit.path: /./a is log.access.path, too; write another path`},
 	{"audit log off", head + tail + "log: {audit: {path: /a, on_failure: some}}\n", `

@@ -364,6 +364,40 @@ func TestChoice(t *testing.T) {
 	}
 }
 
+// TestExports: what is known to be outside of the exports has no line. What is not known has one, and so has what leads inside.
+func TestExports(t *testing.T) {
+	paths := map[names.Handle]string{{Handle: "home"}: "/home", {Handle: "homes"}: "/homes", {Handle: "sub"}: "/home/a/b", {Handle: "far"}: ".../x"}
+	at := func(handle, below, name string) place {
+		return place{handle: handle, below: below, name: name, named: name != ""}
+	}
+	rooted := func(below string) place { return place{rooted: true, below: below} }
+	for _, v := range []struct {
+		at, to place
+		want   bool
+	}{
+		{at("home", "", ""), place{}, true},
+		{at("home", "", "a"), place{}, true},
+		{at("sub", "/c", "d"), place{}, true},
+		{at("homes", "", "a"), place{}, false},
+		{at("far", "", "a"), place{}, true},
+		{at("unknown", "", "a"), place{}, true},
+		{rooted("/home"), place{}, true},
+		{rooted("/srv/home"), place{}, false},
+		{at("homes", "", "a"), at("home", "", "a"), true},
+		{at("homes", "", "a"), at("homes", "", "b"), false},
+		{at("homes", "", "a"), at("unknown", "", "b"), true},
+		{place{}, place{}, true},
+	} {
+		o := operation{at: v.at, to: v.to}
+		if got := o.in([]string{"/srv/x", "/home"}, "", paths); got != v.want {
+			t.Errorf("%+v to %+v: %v", v.at, v.to, got)
+		}
+		if !o.in([]string{"/"}, "", paths) || !o.in(nil, "", paths) {
+			t.Errorf("%+v to %+v is not below the root", v.at, v.to)
+		}
+	}
+}
+
 // TestOpaque: encrypted Calls are counted for each client once a minute.
 func TestOpaque(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

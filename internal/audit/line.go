@@ -4,7 +4,9 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"net/netip"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -82,6 +84,23 @@ func (e *ended) line(b []byte, kind string, o *operation, paths map[names.Handle
 		b = text(b, "call", e.fate)
 	}
 	return end(b)
+}
+
+// in reports whether o may be about a file below one of exports.
+func (o *operation) in(exports []string, listener string, paths map[names.Handle]string) bool {
+	return len(exports) == 0 || !o.at.outside(exports, listener, paths) || o.to != (place{}) && !o.to.outside(exports, listener, paths)
+}
+
+// outside reports whether p is known to be below none of exports. A path that begins with "..." is not known.
+func (p *place) outside(exports []string, listener string, paths map[names.Handle]string) bool {
+	full := paths[names.Handle{Listener: listener, Handle: p.handle}]
+	if full == "" && !p.rooted {
+		return false
+	}
+	full = path(full, p.below, p.name)
+	return strings.HasPrefix(full, "/") && !slices.ContainsFunc(exports, func(e string) bool {
+		return full == e || strings.HasPrefix(full, strings.TrimSuffix(e, "/")+"/")
+	})
 }
 
 // append appends what is known of p, with a prefix before each key: its path, or else a handle and the names behind it.

@@ -38,6 +38,7 @@ type Choice struct {
 	Classes Classes
 	Clients []netip.Prefix // empty: all
 	UIDs    []IDs          // empty: all; users whose ID the Call does not say are always among them
+	Exports []string       // paths; empty: all. What is not known to be elsewhere is always among them
 	Deny    bool           // changes are refused while their lines cannot be written; otherwise lines are dropped
 }
 
@@ -346,12 +347,12 @@ func (l *Log) writeWaiting() {
 
 // batch writes the lines of all.
 func (l *Log) batch(all []*ended) {
-	paths := l.paths(all)
+	paths, exports := l.paths(all), l.choice.Load().Exports
 	var text []byte
 	lines := 0
 	for _, e := range all {
 		for i := range e.ops {
-			if kind := e.kind(i); kind != "" {
+			if kind := e.kind(i); kind != "" && e.ops[i].in(exports, e.listener, paths) {
 				text = e.line(text, kind, &e.ops[i], paths)
 				lines++
 			}

@@ -11,6 +11,7 @@ var auditClasses = map[string]audit.Classes{
 
 // Audit translates what the audit log has lines for.
 func Audit(c *configs.AuditLog) (a audit.Choice) {
+	a.Exports = c.Exports
 	a.Deny = c.OnFailure == configs.AuditDeny
 	for _, o := range c.Operations {
 		a.Classes |= auditClasses[o]
