@@ -123,7 +123,7 @@ func newBridge(c *configs.Config, log zerolog.Logger, in *handover.Inheritance) 
 	if b.proxy, err = proxy.New(o); err != nil {
 		return nil, err
 	}
-	b.taps = tap.NewHub(b.proxy)
+	b.taps = tap.NewHub(b.proxy, b.names.Load)
 	b.adopt(inUse)
 	limitDescriptors(c, b.engine.Sockets(), &b.log)
 	b.registerMetrics()

@@ -64,6 +64,7 @@ file is whole then.
     rdmabridge capture -w - | tshark -r -
     rdmabridge capture -w slow.pcapng --operation READ,WRITE --slower 100ms
     rdmabridge capture -w nfs.pcapng --ring 10x64MiB --client 192.0.2.0/24
+    rdmabridge capture -w home.pcapng --export /home --path '/home/a/*'
     rdmabridge capture -w stale.pcapng --trigger status=stale --before 10s
 
 Exit codes: 0 the capture is written; 1 it is not, or not all of it; 2 the command line
@@ -83,6 +84,14 @@ is wrong, or no bridge was reached.`,
 		v := new([]string)
 		f.lists[name] = v
 		flags.StringSliceVar(v, name, nil, usage)
+	}
+	for name, usage := range map[string]string{
+		"export": "Calls about files in the export `PATH`, as top --exports shows it; needs names.mode: on",
+		"path":   "Calls about files at `PATTERN` or below, such as '/home/*/build' or '/home/**/*.log'; needs names.mode: on",
+	} {
+		v := new([]string)
+		f.lists[name] = v
+		flags.StringArrayVar(v, name, nil, usage) // a path may have commas
 	}
 	list("client", "Calls of clients in `NETWORK`, such as 192.0.2.7 or 192.0.2.0/24")
 	list("listener", "Calls that came to the listener `NAME`")
@@ -249,7 +258,7 @@ func (f *captureFlags) run(ctx context.Context, cmd *cobra.Command) error {
 	summary := s.Trailer.Get(tap.SummaryTrailer)
 	say("%s", summary)
 	// A bridge may know more of these names than this program does.
-	for name, those := range map[string]string{"operation": "rdmabridge top --view operations has the names", "status": "write ok, error, or a name such as stale or NFS3ERR_STALE"} {
+	for name, those := range map[string]string{"operation": "rdmabridge top --view operations has the names", "status": "write ok, error, or a name such as stale or NFS3ERR_STALE", "export": "rdmabridge top --exports has the names", "path": "rdmabridge top --files has paths"} {
 		if all := *f.lists[name]; len(all) > 0 && strings.HasPrefix(summary, "0 calls") {
 			say("no Call had --%s %s; %s", name, strings.Join(all, ","), those)
 		}

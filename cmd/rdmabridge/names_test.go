@@ -51,8 +51,12 @@ control: {path: %q}
 	if s := top("--files"); !strings.Contains(s, "This bridge learns no names") {
 		t.Errorf("names are off, and top says\n%s", s)
 	}
+	if code, _, errOut := run("capture", "--socket", sock, "-w", filepath.Join(dir, "no.pcapng"), "--export", "/"); code != 1 || !strings.Contains(errOut, "set names.mode to on") {
+		t.Errorf("names are off, and capture --export says %d %s", code, errOut)
+	}
 	x.reload(text+"names: {mode: on}\n", `"setting":"names.mode","old":"off","new":"on"`)
 	stopCapture := startCaptureCommand(t, "--socket", sock, "-w", filepath.Join(dir, "c.pcapng"))
+	stopData := startCaptureCommand(t, "--socket", sock, "-w", filepath.Join(dir, "d.pcapng"), "--path", "/da*", "--export", "/", "--operation", "READ,WRITE", "--leg", "clients")
 	_, port, err := net.SplitHostPort(x.b.proxy.Addr("nfs"))
 	must(t, err)
 	url := fmt.Sprintf("nfs://127.0.0.1//data?nfsport=%s&mountport=%s", port, port)
@@ -65,6 +69,9 @@ control: {path: %q}
 		}
 	}
 	stopCapture()
+	if said := stopData(); !regexp.MustCompile(`(?m)^[1-9]\d* calls, [1-9]\d* messages$`).MatchString(said) {
+		t.Errorf("capture --path: %s", said)
+	}
 	var n status.Names
 	c := control.NewClient(sock)
 	defer c.Close()

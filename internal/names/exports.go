@@ -67,7 +67,7 @@ func (x *exports) name(s system, show func(string) string) string {
 	if len(roots) == 1 {
 		return show(roots[0])
 	}
-	text := fmt.Sprintf("fsid %#x", s.fsid.major)
+	text := fmt.Sprintf("%s%#x", fsidExport, s.fsid.major)
 	if s.fsid.minor != 0 {
 		text += fmt.Sprintf(":%#x", s.fsid.minor)
 	}

@@ -89,5 +89,5 @@ func (b *book) exportName(x export, show func(string) string) string {
 	case x.known:
 		return b.exports.name(x.system, show)
 	}
-	return "unknown"
+	return unknownExport
 }

@@ -32,7 +32,7 @@ type fsid struct{ major, minor uint64 }
 // parsed is what a Call and its Reply say: facts, in their order, and which file the Call uses.
 type parsed struct {
 	facts         []fact
-	handle        []byte // that the Call uses; nil for none
+	handle        []byte // that the Call uses, which does not take a Reply; nil for none
 	read, written uint32 // octets of data
 	opaque        bool   // the arguments are encrypted
 
@@ -57,10 +57,12 @@ func (p *parsed) parse(call, reply []byte) {
 		p.opaque = c.Protection == oncrpc.ProtectPrivacy
 		return
 	}
+	a := xdr.NewCursor(call, args+wrapped)
+	p.handle = firstHandle(&c, call, a)
 	if oncrpc.ParseReply(reply, &r) != nil || !r.Succeeded() {
 		return
 	}
-	a, x := xdr.NewCursor(call, args+wrapped), xdr.NewCursor(reply, r.Results+wrapped)
+	x := xdr.NewCursor(reply, r.Results+wrapped)
 	switch {
 	case c.Program == oncrpc.ProgramMount && c.Version == 3 && c.Procedure == 1:
 		p.mnt(call, reply, &a, &x)
@@ -69,6 +71,25 @@ func (p *parsed) parse(call, reply []byte) {
 	case c.Program == oncrpc.ProgramNFS && c.Version == 4 && c.Procedure == 1:
 		p.v4(call, reply, a.Pos(), x.Pos())
 	}
+}
+
+// firstHandle returns the handle that a Call names first, nil if it names none. Its arguments begin at a.
+func firstHandle(c *oncrpc.Call, call []byte, a xdr.Cursor) (h []byte) {
+	switch {
+	case c.Program != oncrpc.ProgramNFS || c.Procedure == 0:
+	case c.Version == 3:
+		h = opaque(call, &a)
+	case c.Version == 4:
+		nfs.EachOperation(call, a.Pos(), func(number uint32, pos int) bool {
+			if number != 22 { // PUTFH
+				return true
+			}
+			x := xdr.NewCursor(call, pos)
+			h = opaque(call, &x)
+			return false
+		})
+	}
+	return h
 }
 
 // learn adds a fact. A name of no octets or too many is no name, and "." and ".." say nothing of a parent.
@@ -82,6 +103,16 @@ func (p *parsed) learn(f fact) {
 		return
 	}
 	p.facts = append(p.facts, f)
+}
+
+// own returns the file system of the handle that the Call uses, nil if its Reply does not say it.
+func (p *parsed) own() (own *fsid) {
+	for i := range p.facts {
+		if f := &p.facts[i]; f.kind == within && string(f.handle) == string(p.handle) {
+			own = &f.fsid
+		}
+	}
+	return own
 }
 
 // maxHandle is the longest file handle, NFS4_FHSIZE. maxPath bounds names and paths.
@@ -116,11 +147,7 @@ func (p *parsed) v3(procedure uint32, call, reply []byte, a, x *xdr.Cursor) {
 		return
 	}
 	h := opaque(call, a)
-	if h == nil {
-		return
-	}
-	p.handle = h
-	if x.Uint32() != 0 || !x.OK() {
+	if h == nil || x.Uint32() != 0 || !x.OK() {
 		return
 	}
 	switch procedure {
@@ -275,9 +302,6 @@ func (p *parsed) v4(call, reply []byte, args, results int) {
 		switch number {
 		case 22: // PUTFH
 			current = filehandle{handle: opaque(call, &a)}
-			if p.handle == nil {
-				p.handle = current.handle
-			}
 		case 23, 24: // PUTPUBFH, PUTROOTFH
 			current = filehandle{rooted: true}
 		case 31: // RESTOREFH

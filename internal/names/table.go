@@ -176,7 +176,7 @@ func (t *table) path(e *entry) string {
 		e = up
 	}
 	if e.dir != "" {
-		names = append(names, "...")
+		names = append(names, unknownAbove)
 	}
 	for i, j := 0, len(names)-1; i < j; i, j = i+1, j-1 {
 		names[i], names[j] = names[j], names[i]

@@ -56,10 +56,10 @@ func (w *Watch) export(x export) status.Hot {
 }
 
 func (w *Watch) file(f file) status.Hot {
-	h := w.export(w.book.exportOf(f.listener, []byte(f.handle), nil))
-	h.Path = fmt.Sprintf("handle ...%x", f.handle[max(0, len(f.handle)-12):])
-	if e := w.book.table.entries[string(w.book.table.at(f.listener, []byte(f.handle)))]; e != nil {
-		h.Path, h.Removed = w.redact.path(w.book.table.path(e)), e.removed
+	p := w.book.where(f.listener, []byte(f.handle), nil, w.redact.path)
+	h := status.Hot{Listener: f.listener, Export: p.Export, Path: p.Path, Removed: p.removed}
+	if h.Path == "" {
+		h.Path = fmt.Sprintf("handle ...%x", f.handle[max(0, len(f.handle)-12):])
 	}
 	return h
 }
@@ -119,7 +119,7 @@ func (r redactor) path(p string) string {
 	}
 	parts := strings.Split(p, "/")
 	for i, name := range parts {
-		if name == "" || i == 0 && name == "..." {
+		if name == "" || i == 0 && name == unknownAbove {
 			continue
 		}
 		h := hmac.New(sha256.New, r.key)

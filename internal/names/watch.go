@@ -133,13 +133,9 @@ func (w *Watch) take(r *record) {
 	if p.opaque {
 		w.opaque++
 	}
-	var own *fsid
+	own := p.own()
 	for i := range p.facts {
-		f := &p.facts[i]
-		if f.kind == within && string(f.handle) == string(p.handle) {
-			own = &f.fsid
-		}
-		w.book.learn(r.client, r.listener, f)
+		w.book.learn(r.client, r.listener, &p.facts[i])
 	}
 	if p.handle == nil || len(p.handle) > maxHandle {
 		return

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/names"
 	"github.com/rdmabridge/rdmabridge/proxy/observe"
 )
 
@@ -31,6 +32,9 @@ type capture struct {
 	wake    chan struct{}
 	closing atomic.Bool // the loops need not ask about other Calls
 
+	names   func() *names.Watch
+	ends    []end // Calls that wait for the names of their files
+	waiting int   // octets of their messages
 	out     *writer
 	flush   func() error
 	began   time.Time
@@ -43,9 +47,9 @@ type capture struct {
 	closed  time.Time // Calls that were read later are not wanted; zero while all are
 }
 
-func newCapture(o Options, loops int, w io.Writer, flush func() error) (*capture, error) {
+func newCapture(o Options, loops int, names func() *names.Watch, w io.Writer, flush func() error) (*capture, error) {
 	o = o.withDefaults()
-	c := &capture{opts: o, wake: make(chan struct{}, 1), flush: flush, began: time.Now(), dirty: true}
+	c := &capture{opts: o, names: names, wake: make(chan struct{}, 1), flush: flush, began: time.Now(), dirty: true}
 	share := int(o.Buffer)
 	if o.needFate() {
 		share /= 2
@@ -68,8 +72,8 @@ func newCapture(o Options, loops int, w io.Writer, flush func() error) (*capture
 	return c, err
 }
 
-// names reports whether what RDMA may move of an operation is the target of a symbolic link.
-func names(operation string) bool {
+// movesTarget reports whether what RDMA may move of an operation is the target of a symbolic link.
+func movesTarget(operation string) bool {
 	return operation == "READLINK" || operation == "SYMLINK" || operation == "CREATE"
 }
 
@@ -107,7 +111,7 @@ func (c *capture) Message(m *observe.TapMessage) {
 		e.length += len(p)
 	}
 	n := e.length
-	if m.DataLength > 0 && !c.opts.Payload && !names(m.Operation) {
+	if m.DataLength > 0 && !c.opts.Payload && !movesTarget(m.Operation) {
 		n = min(n, m.Data)
 	}
 	if c.opts.Snap > 0 {
@@ -199,6 +203,9 @@ func (c *capture) drain(until time.Time) error {
 			}
 		}
 		if e == nil || e.at.After(until) {
+			if err := c.judge(); err != nil {
+				return err
+			}
 			return c.sync()
 		}
 		err := c.handle(e)
@@ -303,8 +310,20 @@ func (c *capture) over(e *event) error {
 	if f == nil {
 		return nil
 	}
-	defer c.calls.recycle(f)
 	f.fate.finish(e, f)
+	if !c.opts.Place.Set() || !f.fate.wanted(&c.opts) {
+		return c.decide(f, e)
+	}
+	c.ends = append(c.ends, end{f, *e})
+	if c.waiting += len(f.memory); len(c.ends) < mostEnds && c.waiting < mostWaiting {
+		return nil
+	}
+	return c.judge()
+}
+
+// decide writes a Call that is over, if it is wanted.
+func (c *capture) decide(f *followed, e *event) error {
+	defer c.calls.recycle(f)
 	wanted := true
 	if c.opts.needFate() {
 		if c.opts.Count > 0 && c.done.Calls >= c.opts.Count {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	reader "github.com/rdmabridge/rdmabridge/internal/capture"
+	"github.com/rdmabridge/rdmabridge/internal/names"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
@@ -122,7 +123,7 @@ func (p *fakeProxy) carry(f *fakeCall) {
 // captured carries what a test says while a capture runs, and returns its messages.
 func captured(t *testing.T, p *fakeProxy, o Options, carry func()) ([]reader.Message, *reader.Capture, Summary) {
 	t.Helper()
-	h := NewHub(p)
+	h := NewHub(p, noNames)
 	var out bytes.Buffer
 	ctx, cancel := context.WithCancel(t.Context())
 	type result struct {
@@ -301,7 +302,7 @@ func TestTrigger(t *testing.T) {
 // capture says how many.
 func TestDropped(t *testing.T) {
 	p := newFakeProxy()
-	h := NewHub(p)
+	h := NewHub(p, noNames)
 	r, w := io.Pipe()
 	done := make(chan Summary, 1)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -338,7 +339,7 @@ func TestDropped(t *testing.T) {
 
 // TestBusy checks that there are no more captures than there may be.
 func TestBusy(t *testing.T) {
-	h := NewHub(newFakeProxy())
+	h := NewHub(newFakeProxy(), noNames)
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, mostTaps)
 	for range mostTaps {
@@ -363,7 +364,7 @@ func TestBusy(t *testing.T) {
 // RDMABRIDGE_CAPTURES=500 opens as many as scripts may in a day, with 100,000 Calls.
 func TestGrowth(t *testing.T) {
 	p := newFakeProxy()
-	h := NewHub(p)
+	h := NewHub(p, noNames)
 	queries := []string{"", "status=error", "slower=1s", "trigger=status=stale", "payload=true&snaplen=300", "leg=clients&operation=READ", "trigger=disconnect&before=1s"}
 	rounds, calls := 60, 200
 	if n, _ := strconv.Atoi(os.Getenv("RDMABRIDGE_CAPTURES")); n > 0 {
@@ -424,11 +425,11 @@ func TestGrowth(t *testing.T) {
 // TestLoopAllocs checks that a loop does not allocate for a Call while there is a capture.
 func TestLoopAllocs(t *testing.T) {
 	p := newFakeProxy()
-	c, err := newCapture(Options{}, 1, io.Discard, nil)
+	c, err := newCapture(Options{}, 1, noNames, io.Discard, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := NewHub(p)
+	h := NewHub(p, noNames)
 	if _, err := h.Add(c); err != nil {
 		t.Fatal(err)
 	}
@@ -455,7 +456,7 @@ func BenchmarkCarry(b *testing.B) {
 	for _, n := range []int{200, 1 << 20} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) {
 			p := newFakeProxy()
-			h := NewHub(p)
+			h := NewHub(p, noNames)
 			ctx, cancel := context.WithCancel(b.Context())
 			ended := make(chan error, 1)
 			go func() {
@@ -482,7 +483,7 @@ func (aloneTap) Wants(*observe.TapCall) uint32 { return 1 | observe.TapClientsAl
 
 // TestClientsAlone: a Tap that needs only the messages of clients saves the others, unless a capture needs them.
 func TestClientsAlone(t *testing.T) {
-	h := NewHub(newFakeProxy())
+	h := NewHub(newFakeProxy(), noNames)
 	if got := h.Wants(&observe.TapCall{}); got != 0 {
 		t.Errorf("no Tap wants %#x", got)
 	}
@@ -492,7 +493,7 @@ func TestClientsAlone(t *testing.T) {
 	if got := h.Wants(&observe.TapCall{}); got != 1|observe.TapClientsAlone {
 		t.Errorf("one Tap wants %#x", got)
 	}
-	c, err := newCapture(Options{}, 1, io.Discard, nil)
+	c, err := newCapture(Options{}, 1, noNames, io.Discard, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -508,3 +509,5 @@ func TestClientsAlone(t *testing.T) {
 		t.Errorf("after it, %#x", got)
 	}
 }
+
+func noNames() *names.Watch { return nil }

@@ -23,6 +23,9 @@ func (s Summary) String() string {
 	if s.Dropped > 0 {
 		t += fmt.Sprintf("; %d messages are missing, because they came faster than they were written: a filter, a shorter --snaplen or a larger --buffer may help", s.Dropped)
 	}
+	if s.Unknown > 0 {
+		t += fmt.Sprintf("; %d calls are left out, because the bridge does not know the paths or exports of their files", s.Unknown)
+	}
 	return t
 }
 
@@ -44,6 +47,9 @@ func (h *Hub) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case errors.Is(err, ErrBusy):
 		w.Header().Del("Trailer")
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+	case errors.Is(err, ErrNoNames):
+		w.Header().Del("Trailer")
+		http.Error(w, err.Error(), http.StatusConflict)
 	case err != nil:
 		panic(http.ErrAbortHandler) // the answer is not whole, and its reader is to know
 	default:

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/rdmabridge/rdmabridge/internal/names"
 	"github.com/rdmabridge/rdmabridge/proxy/observe"
 )
 
@@ -17,6 +18,9 @@ const mostTaps = 8
 // ErrBusy reports that there are as many captures as there may be.
 var ErrBusy = errors.New("tap: as many captures are running as there may be")
 
+// ErrNoNames reports that exports and paths are not known.
+var ErrNoNames = errors.New("export and path need a bridge that learns names: set names.mode to on in its file")
+
 // A Tapped is a proxy.
 type Tapped interface {
 	SetTap(t observe.Tap)
@@ -25,7 +29,8 @@ type Tapped interface {
 
 // A Hub has the captures of a proxy, and other Taps. It is the Tap of the proxy. It is safe for concurrent use.
 type Hub struct {
-	from Tapped
+	from  Tapped
+	names func() *names.Watch // who knows where files are; it may return nil
 
 	taps [mostTaps]atomic.Pointer[tapped] // loops read them
 
@@ -36,8 +41,9 @@ type Hub struct {
 // A tapped is one Tap of a Hub.
 type tapped struct{ observe.Tap }
 
-// NewHub returns a Hub of p, which has no Tap while the Hub has none.
-func NewHub(p Tapped) *Hub { return &Hub{from: p} }
+// NewHub returns a Hub of p, which has no Tap while the Hub has none. Captures by export and path ask what names returns,
+// which may be nil.
+func NewHub(p Tapped, names func() *names.Watch) *Hub { return &Hub{from: p, names: names} }
 
 // Running returns how many Taps there are.
 func (h *Hub) Running() int {
@@ -51,12 +57,16 @@ type Summary struct {
 	Calls    int // Calls written
 	Messages int // messages written, of both directions
 	Dropped  uint64
+	Unknown  int // Calls left out because it is not known where their files are
 }
 
 // Capture writes a capture to w until ctx is done, w fails, or the capture ends by itself. If flush is
 // not nil, it is called whenever what was written is to reach its reader.
 func (h *Hub) Capture(ctx context.Context, o Options, w io.Writer, flush func() error) (Summary, error) {
-	c, err := newCapture(o, h.from.Loops(), w, flush)
+	if o.Place.Set() && h.names() == nil {
+		return Summary{}, ErrNoNames
+	}
+	c, err := newCapture(o, h.from.Loops(), h.names, w, flush)
 	if err != nil {
 		return Summary{}, err
 	}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/names"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/proxy/observe"
 )
@@ -24,6 +25,8 @@ type Options struct {
 	Programs   []uint32
 	Operations []string // in capital letters, such as READ
 	Legs       []string // clients, upstreams; empty for both
+
+	Place names.Filter // where the file is that a Call uses first; it needs who knows names, and the end of the Call
 
 	// Statuses and Slower need the Reply: the messages of a Call are held back until it is over.
 	Statuses []string
@@ -119,6 +122,10 @@ func ParseOptions(q url.Values) (Options, error) {
 	} else {
 		o.Trigger.After = p.duration("after")
 	}
+	var err error
+	if o.Place, err = names.NewFilter(p.values("export"), p.values("path")); err != nil {
+		p.errs = append(p.errs, fmt.Errorf("path: %w", err))
+	}
 	for k := range q {
 		if !p.known[k] {
 			p.errs = append(p.errs, fmt.Errorf("%s: no such parameter", k))
@@ -184,6 +191,15 @@ func (p *parser) fail(name, value, want string, err error) {
 	if err != nil {
 		p.errs = append(p.errs, fmt.Errorf("%s: %q is not possible here; write %s", name, value, want))
 	}
+}
+
+// values returns the values of a parameter that may be there several times.
+func (p *parser) values(name string) []string {
+	p.known[name] = true
+	if len(p.q[name]) > mostValues {
+		p.errs = append(p.errs, fmt.Errorf("%s: %d values are too many; write %d or fewer", name, len(p.q[name]), mostValues))
+	}
+	return p.q[name]
 }
 
 // list returns the values of a parameter that may be there several times and have several, divided by commas.
@@ -282,5 +298,5 @@ func legName(l observe.TapLeg) string {
 	return "upstreams"
 }
 
-// needFate reports whether what becomes of a Call decides whether the capture has it.
-func (o *Options) needFate() bool { return len(o.Statuses) > 0 || o.Slower > 0 }
+// needFate reports whether what is known when a Call is over decides whether the capture has it.
+func (o *Options) needFate() bool { return len(o.Statuses) > 0 || o.Slower > 0 || o.Place.Set() }
