@@ -17,7 +17,8 @@ import (
 //
 //	event      on the loop of     who is told
 //	read       the client         the listener, the client
-//	begun      the client         rates of the client and of its tenant; the capture
+//	begun      the client         rates of the client and of its tenant
+//	analysed   the client         the capture
 //	bound      the client         the operation, the upstream's Calls under way, limits of the client and of its tenant
 //	answered   the client         the operation, limits of the client and of its tenant
 //	asked      the client         the upstream's slow start
@@ -65,6 +66,10 @@ func (a *account) begun(c *call) {
 	if c.owner.front.ledger.Limited() {
 		a.chargeCall(c)
 	}
+}
+
+// analysed notes that the header and the arguments of c were read. Nothing has been changed in it.
+func (a *account) analysed(c *call) {
 	if a.watched() {
 		a.showBegun(c)
 	}
@@ -109,7 +114,7 @@ func (a *account) sent(c *call) {
 	if c.progress.Sent == 0 {
 		c.progress.Sent = a.tcp.Now()
 	}
-	if a.watched() {
+	if c.tapped() {
 		a.showSent(c)
 	}
 }
@@ -127,7 +132,7 @@ func (a *account) replied(c *call) {
 	c.progress.Replied = a.tcp.Now()
 	n.Sent.Inc()
 	n.Replied.Inc()
-	if a.watched() {
+	if c.tapped() {
 		a.showReplied(c)
 	}
 	a.heard(c, octets(c.reply.parts))
@@ -162,7 +167,7 @@ func (c *call) cameTo(what upstream.Failure) { c.up.CameTo(what) }
 // delivered notes that the Reply of c is about to go to the client.
 func (a *account) delivered(c *call) {
 	c.progress.Classify(c.reply.parts[0], c.h.Protection, octets(c.reply.parts), a.tcp.Now())
-	if a.watched() {
+	if c.tapped() {
 		a.showDelivered(c)
 	}
 }
@@ -182,8 +187,8 @@ func (a *account) held(c *call) {
 	c.owner.front.counts.Results[observe.ResultAbsorbed].Inc()
 }
 
-// passed notes that the upstream has answered c with m, which the client's connection copies, and that c is over, while
-// nobody looks at Calls. passedRun follows, once for several such Calls of one client to one upstream.
+// passed notes that the upstream has answered c with m, which the client's connection copies, and that c, which nobody
+// looks at, is over. passedRun follows, once for several such Calls of one client to one upstream.
 func (a *account) passed(c *call, m []byte) {
 	f, p, now := c.owner.front, &c.progress, a.tcp.Now()
 	a.heard(c, len(m))

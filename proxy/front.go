@@ -174,7 +174,7 @@ func (f *front) lend(c *call) bool {
 // hands reports whether c may be settled when its Reply has been copied, before it is written: nobody is told when it
 // was.
 func (f *front) hands(c *call) bool {
-	return c.progress.Result == observe.ResultReplied && !c.progress.Absorbed && !f.account().watched()
+	return c.progress.Result == observe.ResultReplied && !c.progress.Absorbed && !c.tapped() && !f.account().observed()
 }
 
 // abandon closes the connection, because c cannot be answered, and settles c. This is the

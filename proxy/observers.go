@@ -40,11 +40,10 @@ func (a *account) tap() *observe.LoopTap {
 // showBegun asks the Tap about c, and has it see c.
 func (a *account) showBegun(c *call) {
 	t, f := a.tap(), c.owner.front
-	if t == nil || !c.parsed() {
+	l := f.listener
+	if t == nil || !t.Looks(a.tcp.Now(), &l.Registry.Operations()[c.rdma.Analysis.Operation]) {
 		return
 	}
-	l := f.listener
-	c.rdma.Binding = l.Registry.Analyse(&c.h, &c.rdma.Analysis)
 	q := observe.TapCall{Client: f.peer, Listener: l.Name, Identity: f.identity.Name()}
 	if u, _, _, _ := l.Settings().Routes.Find(c.h.Program, c.h.Version); u != nil {
 		q.Upstream = u.Name
@@ -55,9 +54,12 @@ func (a *account) showBegun(c *call) {
 	}
 }
 
+// tapped reports whether the Tap sees c.
+func (c *call) tapped() bool { return c.usesSeldom && c.tap.Seen() }
+
 // showSent has the Tap see c on its connection to the upstream.
 func (a *account) showSent(c *call) {
-	if t := a.tap(); t != nil && c.tap.Seen() {
+	if t := a.tap(); t != nil {
 		v := c.tapUpstream()
 		t.Sent(c.conn, c.tap, &v)
 	}
@@ -65,7 +67,7 @@ func (a *account) showSent(c *call) {
 
 // showReplied has the Tap see the Reply of c, which has just come.
 func (a *account) showReplied(c *call) {
-	if t := a.tap(); t != nil && c.tap.Seen() {
+	if t := a.tap(); t != nil {
 		v := c.tapUpstream()
 		t.Replied(c.conn, c.tap, &v, false)
 	}
@@ -73,7 +75,7 @@ func (a *account) showReplied(c *call) {
 
 // showDelivered has the Tap see the Reply of c on its way to the client.
 func (a *account) showDelivered(c *call) {
-	if t := a.tap(); t != nil && c.tap.Seen() {
+	if t := a.tap(); t != nil {
 		v := c.tapView()
 		t.Replied(c.owner.front, c.tap, &v, true)
 	}
@@ -88,7 +90,7 @@ func (a *account) showSettled(c *call) {
 	if w.Observer != nil {
 		a.record(c, w)
 	}
-	if w.Tap != nil && c.tap.Seen() {
+	if w.Tap != nil && c.tapped() {
 		w.Tap.Settled(c.tap, &c.progress)
 	}
 }

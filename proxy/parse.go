@@ -32,6 +32,7 @@ func (f *front) parse(c *call) (isCall, ok bool) {
 		f.see(h)
 	}
 	c.rdma.Binding = f.listener.Registry.Analyse(h, &c.rdma.Analysis)
+	f.account().analysed(c)
 	return true, true
 }
 

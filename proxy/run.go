@@ -68,6 +68,7 @@ func (f *front) follow(c, p *call, args ulb.Layout) bool {
 	h.XID, h.Message = binary.BigEndian.Uint32(m), m
 	c.rdma.Analysis, c.rdma.Binding = p.rdma.Analysis, p.rdma.Binding
 	f.account().begun(c)
+	f.account().analysed(c)
 	c.queue, c.charge.Expected = p.queue, p.charge.Expected
 	e := &c.entry
 	e.Flow, e.Aside, e.Repeatable = p.entry.Flow, p.entry.Aside, p.entry.Repeatable

@@ -22,12 +22,12 @@ type replyRun struct {
 }
 
 // takes reports whether the next Reply may be taken that is the one to c: c is a Call of a client of the loop, nobody
-// looks at Calls, and its Reply is not to be changed, or to be kept for others or for later. r.client is its client then,
+// looks at it, and its Reply is not to be changed, or to be kept for others or for later. r.client is its client then,
 // and c is not in flight. A lane compares a Reply with its Call, whose memory an RDMA client's connection takes back.
 func (r *replyRun) takes(c *call) bool {
 	if f := c.owner.front; f != r.client {
 		r.end()
-		if f.loop != r.loop || f.ended.get() || r.loop.account.watched() {
+		if f.loop != r.loop || f.ended.get() || r.loop.account.observed() {
 			return false
 		}
 		r.client, r.up = f, c.up

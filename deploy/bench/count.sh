@@ -3,7 +3,8 @@
 # GETATTR that goes from clients to a server. It needs valgrind (Debian 12), whose callgrind counts. It is
 # for changes of a few percent, which no clock shows on a machine that others use, too. With several binaries, a line
 # for each; the first is the baseline. BINARY@rules has a hundred rules, all of which are looked at for each Call and
-# only the last of which matches; BINARY@tenants has a hundred tenants, and the load belongs to the last.
+# only the last of which matches; BINARY@tenants has a hundred tenants, and the load belongs to the last; BINARY@names-2%
+# looks at 2% of the Calls for their names.
 #
 # The figures are those of the bridge's own code, of gnet, and of copying and clearing memory: Go's scheduler and its
 # timers run by the clock, and emulation slows the clock down by a factor of 50. The second cache has 1 MiB.
@@ -100,6 +101,9 @@ loops: 1
 admin: {address: none}
 log: {level: warn, format: console}
 YAML
+    if [[ "$1" = names-* ]]; then
+        echo "names: {mode: on, sample: ${1#names-}}"
+    fi
     if [ "$1" = tenants ]; then
         echo 'tenants:'
         for ((i = 0; i < 99; i++)); do

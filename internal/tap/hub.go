@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math/bits"
 	"sync"
 	"sync/atomic"
 
 	"github.com/rdmabridge/rdmabridge/internal/names"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/proxy/observe"
 )
 
@@ -32,25 +34,24 @@ type Hub struct {
 	from  Tapped
 	names func() *names.Watch // who knows where files are; it may return nil
 
-	taps [mostTaps]atomic.Pointer[tapped] // loops read them
+	taps [mostTaps]atomic.Pointer[tapped] // loops read them, and used
+	used atomic.Uint32                    // a bit for each Tap
 
-	mu    sync.Mutex // guards count, and changes of taps; a leaf
-	count int
+	mu sync.Mutex // guards changes of taps and used; a leaf
 }
 
 // A tapped is one Tap of a Hub.
-type tapped struct{ observe.Tap }
+type tapped struct {
+	observe.Tap
+	sampler observe.Sampler // the Tap, if it is one; nil: it looks at all Calls
+}
 
 // NewHub returns a Hub of p, which has no Tap while the Hub has none. Captures by export and path ask what names returns,
 // which may be nil.
 func NewHub(p Tapped, names func() *names.Watch) *Hub { return &Hub{from: p, names: names} }
 
 // Running returns how many Taps there are.
-func (h *Hub) Running() int {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.count
-}
+func (h *Hub) Running() int { return bits.OnesCount32(h.used.Load()) }
 
 // A Summary says what a capture has seen.
 type Summary struct {
@@ -86,8 +87,9 @@ func (h *Hub) Add(t observe.Tap) (remove func(), err error) {
 	defer h.mu.Unlock()
 	for i := range h.taps {
 		if h.taps[i].Load() == nil {
-			h.taps[i].Store(&tapped{t})
-			if h.count++; h.count == 1 {
+			s, _ := t.(observe.Sampler)
+			h.taps[i].Store(&tapped{t, s})
+			if h.used.Or(1<<i) == 0 {
 				h.from.SetTap(h)
 			}
 			return func() { h.remove(i) }, nil
@@ -100,22 +102,35 @@ func (h *Hub) remove(at int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.taps[at].Store(nil)
-	if h.count--; h.count == 0 {
+	if h.used.And(^(1<<at)); h.used.Load() == 0 {
 		h.from.SetTap(nil)
 	}
+}
+
+// Looks is part of observe.Sampler.
+func (h *Hub) Looks(loop int, now int64, o *ulb.Operation) (lookers uint32) {
+	for m := h.used.Load(); m != 0; m &= m - 1 {
+		i := bits.TrailingZeros32(m)
+		if t := h.taps[i].Load(); t != nil && (t.sampler == nil || t.sampler.Looks(loop, now, o) != 0) {
+			lookers |= 1 << i
+		}
+	}
+	return lookers
 }
 
 // Wants is part of observe.Tap.
 func (h *Hub) Wants(q *observe.TapCall) (wanted uint32) {
 	alone := uint32(observe.TapClientsAlone)
-	for i := range h.taps {
-		if t := h.taps[i].Load(); t != nil {
-			if w := t.Wants(q); w != 0 {
-				wanted |= 1 << i
-				alone &= w
-			}
-		}
+	ask := q.Lookers
+	if ask == 0 {
+		ask = h.used.Load()
 	}
+	h.each(ask, func(i int, t observe.Tap) {
+		if w := t.Wants(q); w != 0 {
+			wanted |= 1 << i
+			alone &= w
+		}
+	})
 	if wanted == 0 {
 		return 0
 	}
@@ -124,25 +139,23 @@ func (h *Hub) Wants(q *observe.TapCall) (wanted uint32) {
 
 // Message is part of observe.Tap.
 func (h *Hub) Message(m *observe.TapMessage) {
-	h.each(m.Wanted, func(t observe.Tap) { t.Message(m) })
+	h.each(m.Wanted, func(_ int, t observe.Tap) { t.Message(m) })
 }
 
 // Over is part of observe.Tap.
-func (h *Hub) Over(o *observe.TapOver) { h.each(o.Wanted, func(t observe.Tap) { t.Over(o) }) }
+func (h *Hub) Over(o *observe.TapOver) { h.each(o.Wanted, func(_ int, t observe.Tap) { t.Over(o) }) }
 
 // Ended is part of observe.Tap.
 func (h *Hub) Ended(conn *observe.TapConn, loop int, wanted uint32, err error) {
-	h.each(wanted, func(t observe.Tap) { t.Ended(conn, loop, wanted, err) })
+	h.each(wanted, func(_ int, t observe.Tap) { t.Ended(conn, loop, wanted, err) })
 }
 
 // each calls f for the Taps in wanted.
-func (h *Hub) each(wanted uint32, f func(t observe.Tap)) {
-	for i := range h.taps {
-		if wanted&(1<<i) == 0 {
-			continue
-		}
+func (h *Hub) each(wanted uint32, f func(i int, t observe.Tap)) {
+	for m := wanted & (1<<mostTaps - 1); m != 0; m &= m - 1 {
+		i := bits.TrailingZeros32(m)
 		if t := h.taps[i].Load(); t != nil {
-			f(t.Tap)
+			f(i, t.Tap)
 		}
 	}
 }

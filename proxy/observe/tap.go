@@ -16,7 +16,7 @@ import (
 //	client <-out-- proxy <--in--- upstream        its Reply
 //
 // The Tap is asked about each Call once, when it is read. The messages of the Calls that it does not want cost the
-// loop no more than that.
+// loop no more than that. A Tap that needs few of many Calls is a Sampler, which costs less to ask.
 
 // A Tap sees messages. Its methods run on loops, several at the same time, and must not block. They
 // borrow all that they are given.
@@ -30,6 +30,13 @@ type Tap interface {
 	Over(o *TapOver)
 	// Ended is called when a connection has ended of which the Tap has seen messages. err may be nil.
 	Ended(c *TapConn, loop int, wanted uint32, err error)
+}
+
+// A Sampler is a Tap that looks at some Calls only. It is asked about a client's Call first.
+type Sampler interface {
+	// Looks is asked on a loop about a Call for o, at a time of the loop's clock. Wants is not asked, and the Tap does not
+	// see the Call, if the answer is 0. It gets another answer in TapCall.Lookers.
+	Looks(loop int, now int64, o *ulb.Operation) (lookers uint32)
 }
 
 // TapClientsAlone is set in an answer of Wants by a Tap that needs only the messages between clients and the proxy.
@@ -47,6 +54,8 @@ type TapCall struct {
 
 	Program, Version, Procedure uint32
 	Operation                   string // the name of a ulb.Operation; "" for a reverse Call
+
+	Lookers uint32 // what Sampler.Looks has answered; 0: it was not asked
 }
 
 // A TapLeg is a side of the proxy.

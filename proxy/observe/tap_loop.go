@@ -12,7 +12,8 @@ import (
 // A LoopTap is a Tap as one loop uses it. It belongs to the loop.
 type LoopTap struct {
 	Tap
-	loop    int // the loop's index
+	sampler Sampler // the Tap, if it is one; nil if not
+	loop    int     // the loop's index
 	asked   TapCall
 	message TapMessage // scratch, as are the others
 	over    TapOver
@@ -22,7 +23,8 @@ type LoopTap struct {
 
 // NewLoopTap makes t the Tap of a loop.
 func NewLoopTap(t Tap, loop int) *LoopTap {
-	return &LoopTap{Tap: t, loop: loop, conns: make(map[any]*tapConn)}
+	s, _ := t.(Sampler)
+	return &LoopTap{Tap: t, sampler: s, loop: loop, conns: make(map[any]*tapConn)}
 }
 
 // A TapMark is what a Call carries for the Tap.
@@ -95,10 +97,21 @@ func (t *LoopTap) connection(from Tapped, wanted uint32) *TapConn {
 	return &k.TapConn
 }
 
+// Looks reports whether the Tap is to be asked about a Call for o: Begun.
+func (t *LoopTap) Looks(now int64, o *ulb.Operation) bool {
+	if t.sampler == nil {
+		return true
+	}
+	t.asked.Lookers = t.sampler.Looks(t.loop, now, o)
+	return t.asked.Lookers != 0
+}
+
 // Begun asks the Tap about a Call that a client has sent on the connection from, and has it see the message, in which
-// nothing has been changed. The caller has filled in c what the view does not say. The mark is for the later messages.
+// nothing has been changed. Looks has just said so. The caller has filled in c what the view does not say. The mark is
+// for the later messages.
 func (t *LoopTap) Begun(from Tapped, c TapCall, v *TapView) (k TapMark) {
 	h := v.Header
+	c.Lookers = t.asked.Lookers
 	t.asked = c
 	t.asked.Program, t.asked.Version, t.asked.Procedure, t.asked.Operation = h.Program, h.Version, h.Procedure, v.operation()
 	if k.wanted = t.Wants(&t.asked); k.wanted == 0 {
