@@ -15,6 +15,7 @@ var parsers = map[reflect.Type]func(string) (any, error){
 	reflect.TypeFor[Size]():      parser(ParseSize),
 	reflect.TypeFor[Duration]():  parser(parseDuration),
 	reflect.TypeFor[Fraction]():  parser(parseFraction),
+	reflect.TypeFor[Sample]():    parser(parseSample),
 	reflect.TypeFor[Switch]():    parser(parseSwitch),
 	reflect.TypeFor[Prefix]():    parser(parsePrefix),
 	reflect.TypeFor[Ports]():     parser(parsePorts),

@@ -32,7 +32,7 @@ func defaults() map[string]any {
 		"tracing.slower":       "1s",
 		"names.mode":           "off",
 		"names.memory":         "32MiB",
-		"names.sample":         "100%",
+		"names.sample":         "auto",
 		"names.redact":         none,
 		"drain.timeout":        "30s",
 		"reload.watch":         "2s",

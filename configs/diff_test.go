@@ -113,7 +113,7 @@ func TestDiffSeesEverySetting(t *testing.T) {
 			case reflect.Uint8:
 				v.SetUint(v.Uint()%2 + 1)
 			case reflect.Float64:
-				v.SetFloat(v.Float() / 2)
+				v.SetFloat((v.Float() + 1) / 3)
 			case reflect.String:
 				v.SetString(v.String() + "x")
 			case reflect.Slice:

@@ -94,6 +94,8 @@ func (g *schemaGenerator) value(t reflect.Type, path string) []schemaNode {
 		return []schemaNode{text(durationPattern)}
 	case reflect.TypeFor[Fraction]():
 		return []schemaNode{{"type": "number", "exclusiveMinimum": 0, "maximum": 1}, text(fractionPattern)}
+	case reflect.TypeFor[Sample]():
+		return append(g.value(reflect.TypeFor[Fraction](), path), schemaNode{"enum": []any{sampleAuto}})
 	case reflect.TypeFor[Switch]():
 		return []schemaNode{{"enum": []any{"on", "off", "yes", "no", "true", "false", true, false}}}
 	case reflect.TypeFor[Prefix]():

@@ -33,6 +33,8 @@ type counts struct {
 	files   *sketch[file]
 	exports *sketch[export]
 	users   *sketch[user]
+
+	looked, stand float64 // the Calls that were looked at, and those that they stand for
 }
 
 // hot counts what is used, for the last minutes.
@@ -58,6 +60,18 @@ func (h *hot) last(minutes int, now time.Time) (slots []*counts, since time.Time
 		slots, since = h.slots[:i+1], c.began
 	}
 	return slots, since
+}
+
+// part is the part of the Calls of slots that was looked at.
+func part(slots []*counts) float64 {
+	var looked, stand float64
+	for _, s := range slots {
+		looked, stand = looked+s.looked, stand+s.stand
+	}
+	if stand == 0 {
+		return 1
+	}
+	return looked / stand
 }
 
 // total adds up what the sketches that of returns have counted. The part of a key that a full sketch may have

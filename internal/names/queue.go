@@ -5,7 +5,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/proxy/observe"
 )
 
@@ -50,15 +49,16 @@ type queue struct {
 	taken  atomic.Uint64
 	queued atomic.Int64 // octets
 	missed atomic.Uint64
+	sample samplers // the loop's
 }
 
-func newQueue() *queue {
-	q := &queue{slots: make([]*record, queueLen), open: make(map[uint64]*record)}
-	return q
+// newQueue returns a queue of which sample is the part of the Calls that is looked at, as in Options.
+func newQueue(sample float64) *queue {
+	return &queue{slots: make([]*record, queueLen), open: make(map[uint64]*record), sample: newSamplers(sample)}
 }
 
 // message copies what is wanted of m. It runs on the loop.
-func (q *queue) message(m *observe.TapMessage, sample float64) {
+func (q *queue) message(m *observe.TapMessage) {
 	if m.Conn.Leg != observe.TapClients || m.Call == 0 {
 		return
 	}
@@ -74,10 +74,7 @@ func (q *queue) message(m *observe.TapMessage, sample float64) {
 		return
 	}
 	r = q.spare()
-	*r = record{client: m.Conn.Peer.Addr().Unmap(), listener: m.Conn.Name, weight: 1, began: m.At, call: copied(r.call[:0], m), reply: r.reply[:0]}
-	if sampled(m.Program, m.Operation) {
-		r.weight = 1 / sample
-	}
+	*r = record{client: m.Conn.Peer.Addr().Unmap(), listener: m.Conn.Name, weight: q.sample.weight, began: m.At, call: copied(r.call[:0], m), reply: r.reply[:0]}
 	q.open[m.Call] = r
 }
 
@@ -119,6 +116,7 @@ func (q *queue) over(call uint64) {
 	}
 	delete(q.open, call)
 	if n := len(r.call) + len(r.reply); len(r.reply) > 0 {
+		q.sample.tells.spend(float64(n>>10), r.weight) // a list of a directory costs more than other Calls
 		next := q.posted.Load()
 		if next-q.taken.Load() < queueLen && q.queued.Load()+int64(n) <= mostQueued {
 			s := &q.slots[next%queueLen]
@@ -151,15 +149,4 @@ func (q *queue) pop() {
 		r.call, r.reply = nil, nil
 	}
 	q.taken.Store(n + 1)
-}
-
-// always are the operations that change or tell names, which are looked at even if others are sampled.
-var always = map[string]bool{
-	"LOOKUP": true, "CREATE": true, "MKDIR": true, "SYMLINK": true, "MKNOD": true, "REMOVE": true, "RMDIR": true, "RENAME": true,
-	"LINK": true, "READDIRPLUS": true, "READDIR": true, "OPEN": true, "MNT": true, "COMPOUND": true,
-}
-
-// sampled reports whether an operation is looked at only now and then if a sample is configured.
-func sampled(program uint32, operation string) bool {
-	return program == oncrpc.ProgramNFS && !always[operation]
 }

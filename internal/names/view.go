@@ -35,7 +35,7 @@ func (w *Watch) Names(ctx context.Context, q Query) (n *status.Names) {
 func (w *Watch) names(q Query, now time.Time) *status.Names {
 	slots, since := w.hot.last(q.Minutes, now)
 	n := &status.Names{
-		Since: since, Time: now, Sample: w.opts.Sample, Known: len(w.book.table.entries), Used: w.book.table.used,
+		Since: since, Time: now, Sample: part(slots), Known: len(w.book.table.entries), Used: w.book.table.used,
 		Missed: w.missed, Opaque: w.opaque,
 	}
 	files, high := total(slots, func(c *counts) *sketch[file] { return c.files })

@@ -2,11 +2,10 @@ package names
 
 import (
 	"context"
-	"math/rand/v2"
 	"net/netip"
 	"time"
 
-	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/proxy/observe"
 )
 
@@ -21,7 +20,7 @@ const (
 type Options struct {
 	Loops  int
 	Memory int     // octets for the names of handles
-	Sample float64 // the part of the Calls that is looked at
+	Sample float64 // the part of the Calls that is looked at; 0: it follows the load
 	Hash   bool    // show each name as a keyed hash
 	Missed func(n uint64)
 }
@@ -51,7 +50,7 @@ func Start(o Options) *Watch {
 		book: book{table: newTable(o.Memory), exports: newExports()},
 	}
 	for range o.Loops {
-		w.queues = append(w.queues, newQueue())
+		w.queues = append(w.queues, newQueue(o.Sample))
 	}
 	go w.run(ctx)
 	return w
@@ -63,19 +62,29 @@ func (w *Watch) Close() {
 	<-w.done
 }
 
+// Looks is part of observe.Sampler.
+func (w *Watch) Looks(loop int, now int64, o *ulb.Operation) uint32 {
+	q := w.queues[loop]
+	looks, told := q.sample.looks(now, o)
+	switch {
+	case looks:
+		return 1
+	case told:
+		q.missed.Add(1)
+	}
+	return 0
+}
+
 // Wants is part of observe.Tap.
 func (w *Watch) Wants(c *observe.TapCall) uint32 {
-	switch {
-	case c.Reverse, c.Program != oncrpc.ProgramNFS && c.Program != oncrpc.ProgramMount, c.Procedure == 0:
-		return 0
-	case w.opts.Sample < 1 && sampled(c.Program, c.Operation) && rand.Float64() >= w.opts.Sample:
+	if c.Reverse {
 		return 0
 	}
 	return 1 | observe.TapClientsAlone
 }
 
 // Message is part of observe.Tap.
-func (w *Watch) Message(m *observe.TapMessage) { w.queues[m.Loop].message(m, w.opts.Sample) }
+func (w *Watch) Message(m *observe.TapMessage) { w.queues[m.Loop].message(m) }
 
 // Over is part of observe.Tap.
 func (w *Watch) Over(o *observe.TapOver) { w.queues[o.Loop].over(o.Call) }
@@ -145,6 +154,7 @@ func (w *Watch) take(r *record) {
 		read: r.weight * float64(p.read), written: r.weight * float64(p.written),
 	}
 	now := w.hot.now(r.began.Add(r.took))
+	now.looked, now.stand = now.looked+1, now.stand+r.weight
 	x := w.book.exportOf(r.listener, p.handle, own)
 	now.files.add(file{r.listener, string(p.handle)}, &u)
 	now.exports.add(x, &u)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/proxy/observe"
@@ -20,17 +21,18 @@ type feeder struct {
 	loop int
 	conn *observe.TapConn
 	next uint64
+	now  int64 // on the loop's clock
 }
 
 func newFeeder(w *Watch, loop int, client string) *feeder {
 	conn := &observe.TapConn{Leg: observe.TapClients, Name: "nfs", Peer: netip.AddrPortFrom(netip.MustParseAddr(client), 700)}
-	return &feeder{w, loop, conn, uint64(loop) << 32}
+	return &feeder{w: w, loop: loop, conn: conn, next: uint64(loop) << 32}
 }
 
 // call shows a Call of NFSv3, if it is wanted, with its Reply a millisecond later.
 func (f *feeder) call(operation string, procedure uint32, args, results items) {
 	q := observe.TapCall{Client: f.conn.Peer, Program: oncrpc.ProgramNFS, Version: 3, Procedure: procedure, Operation: operation}
-	if f.w.Wants(&q) == 0 {
+	if f.w.Looks(f.loop, f.now, &ulb.Operation{Program: q.Program, Version: 3, Name: operation}) == 0 || f.w.Wants(&q) == 0 {
 		return
 	}
 	f.next++
@@ -199,16 +201,16 @@ func TestLoops(t *testing.T) {
 
 // TestLoopAllocs: once a loop has its records, it allocates nothing for a Call.
 func TestLoopAllocs(t *testing.T) {
-	q := newQueue()
+	q := newQueue(1)
 	conn := newFeeder(nil, 0, "192.0.2.1").conn
 	call := make([]byte, 200)
 	m := observe.TapMessage{Call: 1, Conn: conn, Program: oncrpc.ProgramNFS, Operation: "READ"}
 	parts := [][]byte{call}
 	one := func() {
 		m.Reply, m.Out, m.Parts = false, false, parts
-		q.message(&m, 1)
+		q.message(&m)
 		m.Reply, m.Out = true, true
-		q.message(&m, 1)
+		q.message(&m)
 		q.over(1)
 		if q.peek() != nil {
 			q.pop()
@@ -246,7 +248,7 @@ func TestCopied(t *testing.T) {
 // BenchmarkRead is what a READ costs the loop, and the goroutine after it.
 func BenchmarkRead(b *testing.B) {
 	for _, sample := range []float64{1, 0.1} {
-		w := &Watch{opts: Options{Sample: sample, Missed: func(uint64) {}}, queues: []*queue{newQueue()}, book: book{newTable(1 << 20), newExports()}}
+		w := &Watch{opts: Options{Sample: sample, Missed: func(uint64) {}}, queues: []*queue{newQueue(sample)}, book: book{newTable(1 << 20), newExports()}}
 		f := newFeeder(w, 0, "192.0.2.1")
 		handles := make([]string, 1000)
 		for i := range handles {
@@ -254,8 +256,9 @@ func BenchmarkRead(b *testing.B) {
 		}
 		call, reply := message(3, 6, encode(nil, items{handles[0], 0, 0, 4096}), encode(nil, items{0, 0, 4096, 1}))
 		q := observe.TapCall{Client: f.conn.Peer, Program: oncrpc.ProgramNFS, Version: 3, Procedure: 6, Operation: "READ"}
+		o := &ulb.Operation{Program: q.Program, Version: 3, Name: "READ"}
 		loop := func(n uint64) {
-			if w.Wants(&q) == 0 {
+			if w.Looks(0, 0, o) == 0 || w.Wants(&q) == 0 {
 				return
 			}
 			m := observe.TapMessage{Wanted: 1, Call: n, Conn: f.conn, At: time.Now(), Parts: [][]byte{call}, Program: q.Program, Operation: "READ", Data: 100, DataLength: 10}

@@ -7,7 +7,7 @@ import "time"
 type Names struct {
 	Since  time.Time `json:"since"`  // what is counted began then
 	Time   time.Time `json:"time"`   // when this was written
-	Sample float64   `json:"sample"` // the part of the Calls that is looked at
+	Sample float64   `json:"sample"` // the part of the Calls that was looked at
 	Known  int       `json:"known"`  // handles whose names are known
 	Used   int       `json:"used"`   // bytes of memory for them
 	Missed uint64    `json:"missed"` // Calls that were not looked at, so far: they came too fast

@@ -19,6 +19,7 @@ import (
 	reader "github.com/rdmabridge/rdmabridge/internal/capture"
 	"github.com/rdmabridge/rdmabridge/internal/names"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/proxy/observe"
@@ -473,6 +474,40 @@ func BenchmarkCarry(b *testing.B) {
 			cancel()
 			<-ended
 		})
+	}
+}
+
+// A pickyTap looks at READs only, and wants whatever it is asked about.
+type pickyTap struct{ aloneTap }
+
+func (pickyTap) Looks(_ int, _ int64, o *ulb.Operation) uint32 {
+	if o.Name == "READ" {
+		return 1
+	}
+	return 0
+}
+
+// TestSampler: a Tap that does not look at a Call is not asked, whoever else is.
+func TestSampler(t *testing.T) {
+	h := NewHub(newFakeProxy(), noNames)
+	if _, err := h.Add(pickyTap{}); err != nil {
+		t.Fatal(err)
+	}
+	asks := func(operation string) uint32 {
+		l := h.Looks(0, 0, &ulb.Operation{Name: operation})
+		if l == 0 {
+			return 0
+		}
+		return h.Wants(&observe.TapCall{Lookers: l}) &^ observe.TapClientsAlone
+	}
+	if read, write := asks("READ"), asks("WRITE"); read != 1 || write != 0 {
+		t.Errorf("%#x want a READ, %#x a WRITE", read, write)
+	}
+	if _, err := h.Add(aloneTap{}); err != nil {
+		t.Fatal(err)
+	}
+	if read, write := asks("READ"), asks("WRITE"); read != 3 || write != 2 {
+		t.Errorf("with another Tap %#x want a READ, %#x a WRITE", read, write)
 	}
 }
 
