@@ -4,10 +4,10 @@ import "fmt"
 
 // Names configures what the bridge learns of the names of files and exports.
 type Names struct {
-	Mode   Switch   `mapstructure:"mode"`
-	Memory Size     `mapstructure:"memory"` // for the names of file handles
-	Sample Sample   `mapstructure:"sample"` // the part of the Calls that is looked at
-	Redact string   `mapstructure:"redact"` // none or hash
+	Mode   Switch `mapstructure:"mode"`
+	Memory Size   `mapstructure:"memory"` // for the names of file handles
+	Sample Sample `mapstructure:"sample"` // the part of the Calls that is looked at
+	Redact string `mapstructure:"redact"` // none or hash
 }
 
 // A Sample is a part of all, or 0 for one that follows the load. In a file that is auto.

@@ -87,7 +87,9 @@ func TestSampleOfNames(t *testing.T) {
 		t.Errorf("%d of %d READs are looked at, and %d left out", got, n, left)
 	}
 	for _, o := range []ulb.Operation{
-		{Program: nfs, Version: 3, Name: "NULL"}, {Program: nfs, Version: 2, Name: "READ"}, {Program: oncrpc.ProgramMount, Version: 3, Name: "UMNT"},
+		{Program: nfs, Version: 3, Name: "NULL"},
+		{Program: nfs, Version: 2, Name: "READ"},
+		{Program: oncrpc.ProgramMount, Version: 3, Name: "UMNT"},
 		{Program: oncrpc.ProgramNLM, Version: 4, Name: "LOCK"},
 	} {
 		if got, left := looked(1, o.Program, o.Version, o.Name, 1); got+left != 0 {

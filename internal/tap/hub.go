@@ -102,7 +102,7 @@ func (h *Hub) remove(at int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.taps[at].Store(nil)
-	if h.used.And(^(1<<at)); h.used.Load() == 0 {
+	if h.used.And(^(1 << at)); h.used.Load() == 0 {
 		h.from.SetTap(nil)
 	}
 }
