@@ -9,22 +9,19 @@ trap 'rm -rf "$dir"' EXIT
 fuzztime=$1 plain=${2:-} cache=$(go env GOCACHE)/fuzz
 
 # run PACKAGE TARGET shows what a target printed only when it fails. On a busy machine a
-# target may count the end of its time as a failure; one that it found comes with an input.
+# target may count the end of its time as a failure, and has up to five tries; one that it found comes with an input.
 run() {
-    local log=$dir/$2.log pkg=$1 target=$2
-    fuzz() {
-        (cd "$pkg" && "$dir/${pkg//\//_}.test" -test.run '^$' -test.fuzz "^$target\$" -test.fuzztime "$fuzztime" \
-            -test.parallel 1 -test.fuzzcachedir "$cache/github.com/rdmabridge/rdmabridge/$pkg") > "$log" 2>&1
-    }
-    if fuzz || { ! grep -q 'Failing input written' "$log" && grep -q 'context deadline exceeded' "$log" && fuzz; }; then
-        local execs
-        execs=$(sed -n 's/.*\(execs: [0-9]*\).*/\1/p' "$log" | tail -1)
-        echo "ok    $pkg $target: ${execs:-its seeds}"
-    else
-        echo "FAIL  $pkg $target"
-        cat "$log"
-        return 1
-    fi
+    local log=$dir/$2.log pkg=$1 target=$2 tries=1 execs
+    until (cd "$pkg" && "$dir/${pkg//\//_}.test" -test.run '^$' -test.fuzz "^$target\$" -test.fuzztime "$fuzztime" \
+        -test.parallel 1 -test.fuzzcachedir "$cache/github.com/rdmabridge/rdmabridge/$pkg") > "$log" 2>&1; do
+        if ((tries++ == 5)) || grep -q 'Failing input written' "$log" || ! grep -q 'context deadline exceeded' "$log"; then
+            echo "FAIL  $pkg $target"
+            cat "$log"
+            return 1
+        fi
+    done
+    execs=$(sed -n 's/.*\(execs: [0-9]*\).*/\1/p' "$log" | tail -1)
+    echo "ok    $pkg $target: ${execs:-its seeds}"
 }
 export -f run
 export dir fuzztime cache
