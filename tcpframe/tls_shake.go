@@ -2,6 +2,7 @@ package tcpframe
 
 import (
 	"crypto/tls"
+	"errors"
 	"net/netip"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
@@ -46,10 +47,12 @@ func (s *session) shaken() {
 		err = errGaveWay
 	}
 	if c.state == closed { // the socket has ended meanwhile
+		if err == nil {
+			s.state = state
+			err = s.refusal(h.Rest())
+		}
 		if err != nil {
 			s.closedEarly(err)
-		} else {
-			s.state = state // the peer may have refused the certificate of this side
 		}
 		c.handler.Closed(c, c.err)
 		return
@@ -72,6 +75,23 @@ func (s *session) shaken() {
 	if rest := h.Rest(); c.state == open && len(rest) > 0 {
 		c.hold(rest)
 	}
+}
+
+// refusal returns the alert in rest, octets behind the handshake of a Conn whose socket has ended. It returns nil if there is
+// none. A server of TLS 1.3 looks at the client's certificate when the handshake is over for the client, and its alert may
+// arrive, with the end of the connection, before the loop knows that.
+func (s *session) refusal(rest []byte) error {
+	s.wire.In = rest
+	for len(s.wire.In) > 0 {
+		s.wire.One = true
+		if _, err := s.tc.Read(s.mark[:]); err != nil && !errors.Is(err, tlsloop.ErrWouldBlock) {
+			s.wire.In = nil
+			if reasonOf(err) == TLSPeerAlert {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // verify says what is wrong with what a handshake has agreed on. It runs on the goroutine of the handshake.
@@ -105,5 +125,9 @@ func (s *session) HandshakeMoved(h *tlsloop.Handshake, out []byte, done bool) {
 	s.conn.sock.FlushSoon()
 }
 
-// WriteTLS queues b, TLS records that crypto/tls has made.
-func (s *session) WriteTLS(b []byte) { s.queue(b) }
+// WriteTLS queues b, TLS records that crypto/tls has made, if the socket has not ended.
+func (s *session) WriteTLS(b []byte) {
+	if s.conn.state != closed {
+		s.queue(b)
+	}
+}
