@@ -202,17 +202,26 @@ func TestPolicyAllocations(t *testing.T) {
 		return least
 	}
 	ruled := func(o *settings.ListenerOptions) { o.Rules = all }
-	without := perCall(math.Inf(1), nil, one)
-	enough := without + 0.5
-	for what, with := range map[string]float64{
-		"rules": perCall(enough, ruled, one),
-		"rules, and a Call of another user each time": perCall(enough, ruled, one, withUser(proxytest.GetattrCall(2), 1001, 1000, 1001)),
-		"rules and squash": perCall(enough, func(o *settings.ListenerOptions) {
-			o.Rules, o.Squash = all, authorise.Squash{Mode: rules.SquashAll, UID: 99, GID: 98}
-		}, one),
+	for what, with := range map[string]func(enough float64) float64{
+		"rules": func(enough float64) float64 { return perCall(enough, ruled, one) },
+		"rules, and a Call of another user each time": func(enough float64) float64 {
+			return perCall(enough, ruled, one, withUser(proxytest.GetattrCall(2), 1001, 1000, 1001))
+		},
+		"rules and squash": func(enough float64) float64 {
+			return perCall(enough, func(o *settings.ListenerOptions) {
+				o.Rules, o.Squash = all, authorise.Squash{Mode: rules.SquashAll, UID: 99, GID: 98}
+			}, one)
+		},
 	} {
-		if with > enough {
-			t.Errorf("%s: %v allocations for a Call, %v without a policy, in client, bridge and server together", what, with, without)
+		var n, without float64
+		for range 5 { // what others allocate may have become more since the count without a policy
+			without = perCall(math.Inf(1), nil, one)
+			if n = with(without + 0.5); n <= without+0.5 {
+				break
+			}
+		}
+		if n > without+0.5 {
+			t.Errorf("%s: %v allocations for a Call, %v without a policy, in client, bridge and server together", what, n, without)
 		}
 	}
 }
