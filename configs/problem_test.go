@@ -95,7 +95,10 @@ log: json
 	{"words", head + tail + "log: {level: loud, format: xml}\n", `
 		line 3: log.format: "xml" is not possible here; write auto, json or console
 		line 3: log.level: "loud" is not possible here; write debug, info, warn or error`},
-	{"names", head + tail + "names: {mode: on, memory: 1KiB, redact: some}\n", `
+	{"names", head + tail + "names: {mode: on, memory: 1KiB, redact: some, hide: ['*.key', '[', a/b, '']}\n", `
+		line 3: names.hide[1]: "[" has a bracket or a backslash without what belongs to it; write a pattern such as secret-*
+		line 3: names.hide[2]: "a/b" has a slash, and a pattern is for one part of a path; write one such as secret-*
+		line 3: names.hide[3]: a pattern is missing; write one such as secret-*
 		line 3: names.memory: 1KiB is out of range; write a size from 1MiB to 4GiB
 		line 3: names.redact: "some" is not possible here; write none or hash`},
 	{"audit log", head + tail + "log: {audit: {operations: [writes], path: audit.log, on_failure: deny}}\n", `

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"reflect"
 
 	"github.com/rdmabridge/rdmabridge/cmd/rdmabridge/internal/translate"
 	"github.com/rdmabridge/rdmabridge/configs"
@@ -101,7 +102,7 @@ func (b *bridge) prepareObservers(next *configs.Config) (commit, abandon func(),
 	fresh := observers{access: access, tracer: newTracer, names: newNames}
 	var auditTo audit.Output
 	if err == nil {
-		fresh.audit, auditTo, err = b.prepareAudit(&next.Log.Audit)
+		fresh.audit, auditTo, err = b.prepareAudit(&next.Log.Audit, &next.Names)
 	}
 	if err != nil {
 		fresh.closeExcept(b.observers)
@@ -116,7 +117,7 @@ func (b *bridge) prepareObservers(next *configs.Config) (commit, abandon func(),
 			access.Set(translate.AccessLog(&next.Log.Access))
 		}
 		if fresh.audit != nil {
-			fresh.audit.Set(translate.Audit(&next.Log.Audit), auditTo)
+			fresh.audit.Set(translate.Audit(&next.Log.Audit, &next.Names), auditTo)
 		}
 		old.closeExcept(b.observers)
 	}
@@ -131,7 +132,7 @@ func (b *bridge) prepareObservers(next *configs.Config) (commit, abandon func(),
 
 // prepareAudit returns what writes the audit log as c says, which may be what is in force, or nil for none. If to is not
 // nil, it is to write there from now on.
-func (b *bridge) prepareAudit(c *configs.AuditLog) (a *auditor, to audit.Output, err error) {
+func (b *bridge) prepareAudit(c *configs.AuditLog, n *configs.Names) (a *auditor, to audit.Output, err error) {
 	old := b.observers.audit
 	if !c.Enabled() || old != nil && c.Path == b.audited.Path {
 		if !c.Enabled() {
@@ -147,7 +148,7 @@ func (b *bridge) prepareAudit(c *configs.AuditLog) (a *auditor, to audit.Output,
 		return old, out, nil // so that no Call under way is left out
 	}
 	a = &auditor{Log: audit.Start(audit.Options{
-		Choice: translate.Audit(c), Output: out, Loops: b.proxy.Loops(), Names: b.names.Load, Log: b.log,
+		Choice: translate.Audit(c, n), Output: out, Loops: b.proxy.Loops(), Names: b.names.Load, Log: b.log,
 		Lines: b.metrics.Counter(metrics.AuditLines), Dropped: b.metrics.Counter(metrics.AuditDroppedLines),
 		Refused: b.metrics.Counter(metrics.AuditRefusedCalls),
 	})}
@@ -163,7 +164,7 @@ func (b *bridge) prepareNames(c *configs.Names) (*learner, error) {
 	switch {
 	case c.Mode != configs.On:
 		return nil, nil
-	case b.observers.names != nil && *c == b.named:
+	case b.observers.names != nil && reflect.DeepEqual(*c, b.named):
 		return b.observers.names, nil
 	}
 	o := translate.Names(c)

@@ -337,6 +337,19 @@ func TestHostileNames(t *testing.T) {
 	}
 }
 
+// TestHide: a name that fits a pattern is in no line.
+func TestHide(t *testing.T) {
+	for name, want := range map[string]string{"secret-x": `"name":"***"`, "not-secret": `"name":"not-secret"`} {
+		got := logged(t, Choice{Hide: names.Hidden{"*.key", "secret-*"}}, func(p *player) {
+			call, reply := remove3(name, 13)
+			p.play("REMOVE", call, reply, observe.TapOver{})
+		})
+		if !strings.Contains(got, want) {
+			t.Errorf("%s is logged as %s", name, got)
+		}
+	}
+}
+
 // TestChoice: clients and users that are not chosen have no lines, and GSS users, whom nobody knows, have some.
 func TestChoice(t *testing.T) {
 	call, reply := remove3("a", 0)

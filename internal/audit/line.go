@@ -72,9 +72,9 @@ func (e *ended) line(b []byte, kind string, o *operation, paths map[names.Handle
 	}
 	b = number(text(b, "program", program), "version", uint64(e.version))
 	b = text(b, "operation", o.name)
-	b = o.at.append(b, "", e.listener, paths)
-	b = o.to.append(b, "to_", e.listener, paths)
-	b = optional(b, "target", o.target)
+	b = o.at.append(b, "", e, paths)
+	b = o.to.append(b, "to_", e, paths)
+	b = optional(b, "target", e.choice.Hide.Path(o.target))
 	b = optional(b, "attribute", o.attribute)
 	if o.hasOctets {
 		b = number(b, "octets", o.octets)
@@ -104,21 +104,22 @@ func (p *place) outside(exports []string, listener string, paths map[names.Handl
 }
 
 // append appends what is known of p, with a prefix before each key: its path, or else a handle and the names behind it.
-func (p *place) append(b []byte, prefix, listener string, paths map[names.Handle]string) []byte {
-	base := paths[names.Handle{Listener: listener, Handle: p.handle}]
+func (p *place) append(b []byte, prefix string, e *ended, paths map[names.Handle]string) []byte {
+	hide := e.choice.Hide
+	base := paths[names.Handle{Listener: e.listener, Handle: p.handle}]
 	switch {
 	case p.rooted:
-		return text(b, prefix+"path", path("", p.below, p.name))
+		return text(b, prefix+"path", hide.Path(path("", p.below, p.name)))
 	case base != "":
-		return text(b, prefix+"path", path(base, p.below, p.name))
+		return text(b, prefix+"path", hide.Path(path(base, p.below, p.name)))
 	case p.handle == "" && !p.named:
 		return b
 	case p.handle != "":
 		b = text(b, prefix+"handle", hex.EncodeToString([]byte(p.handle[max(0, len(p.handle)-handleEnd):])))
-		b = optional(b, prefix+"below", p.below)
+		b = optional(b, prefix+"below", hide.Path(p.below))
 	}
 	if p.named {
-		b = text(b, prefix+"name", p.name)
+		b = text(b, prefix+"name", hide.Path(p.name))
 	}
 	return b
 }

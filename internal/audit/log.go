@@ -40,6 +40,7 @@ type Choice struct {
 	UIDs    []IDs          // empty: all; users whose ID the Call does not say are always among them
 	Exports []string       // paths; empty: all. What is not known to be elsewhere is always among them
 	Deny    bool           // changes are refused while their lines cannot be written; otherwise lines are dropped
+	Hide    names.Hidden
 }
 
 // Options are the parameters of a Log.
@@ -89,7 +90,7 @@ type ended struct {
 	fate string // what became of it, as in rdmabridge_listener_calls_total
 	sent bool   // it may have been executed
 
-	chosen Classes // when it ended
+	choice *Choice // when it ended
 }
 
 // Start starts a Log. The caller makes it a Tap.
@@ -257,7 +258,7 @@ func (l *Log) Over(o *observe.TapOver) {
 	case c.lost > 0:
 		l.drop(c.lost)
 	default:
-		e := &ended{call: c, at: o.At, fate: o.Result, sent: o.Sent, chosen: l.choice.Load().Classes}
+		e := &ended{call: c, at: o.At, fate: o.Result, sent: o.Sent, choice: l.choice.Load()}
 		if e.lines() == 0 {
 			break
 		}
@@ -282,7 +283,7 @@ func (l *Log) Ended(*observe.TapConn, int, uint32, error) {}
 // kind returns the word for why an operation has a line; "" if it has none.
 func (e *ended) kind(i int) string {
 	o := &e.ops[i]
-	why := o.class & e.chosen
+	why := o.class & e.choice.Classes
 	switch {
 	case e.replied && e.refused == "" && e.version == 4 && !o.answered:
 		return "" // the server has not come to it
@@ -290,7 +291,7 @@ func (e *ended) kind(i int) string {
 		return "change"
 	case why&Opens != 0:
 		return "open"
-	case e.chosen&Denials != 0 && (o.answered && denial(o.status) || e.denied && i == 0):
+	case e.choice.Classes&Denials != 0 && (o.answered && denial(o.status) || e.denied && i == 0):
 		return "denial"
 	}
 	return ""

@@ -9,6 +9,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"math"
+	"path"
 	"slices"
 	"strings"
 	"time"
@@ -100,11 +101,42 @@ func rows[K comparable](q Query, sum map[K]*tally, high map[K]float64, name func
 	return all[:min(len(all), q.Rows)]
 }
 
-// A redactor shows names as keyed hashes, so that whoever sees them can tell them apart and no more. The key ends with
-// the process.
-type redactor struct{ key []byte }
+// Hidden are patterns of path.Match of names that are shown as "***".
+type Hidden []string
 
-func newRedactor(hash bool) (r redactor) {
+// name returns a part of a path as it is shown.
+func (h Hidden) name(name string) string {
+	for _, pattern := range h {
+		if ok, _ := path.Match(pattern, name); ok {
+			return "***"
+		}
+	}
+	return name
+}
+
+// Path returns a path, or a name, as it is shown.
+func (h Hidden) Path(p string) string {
+	if len(h) == 0 {
+		return p
+	}
+	parts := strings.Split(p, "/")
+	for i, name := range parts {
+		if name != "" && (i > 0 || name != unknownAbove) {
+			parts[i] = h.name(name)
+		}
+	}
+	return strings.Join(parts, "/")
+}
+
+// A redactor hides names, and shows the others as keyed hashes if it has a key, so that whoever sees them can tell them
+// apart and no more. The key ends with the process.
+type redactor struct {
+	hide Hidden
+	key  []byte // nil to show the others as they are
+}
+
+func newRedactor(hash bool, hide Hidden) (r redactor) {
+	r.hide = hide
 	if hash {
 		r.key = make([]byte, 32)
 		_, _ = rand.Read(r.key) // never fails
@@ -114,12 +146,12 @@ func newRedactor(hash bool) (r redactor) {
 
 // path returns a path as it is shown.
 func (r redactor) path(p string) string {
-	if r.key == nil {
+	if p = r.hide.Path(p); r.key == nil {
 		return p
 	}
 	parts := strings.Split(p, "/")
 	for i, name := range parts {
-		if name == "" || i == 0 && name == unknownAbove {
+		if name == "" || name == "***" || i == 0 && name == unknownAbove {
 			continue
 		}
 		h := hmac.New(sha256.New, r.key)

@@ -22,6 +22,7 @@ type Options struct {
 	Memory int     // octets for the names of handles
 	Sample float64 // the part of the Calls that is looked at; 0: it follows the load
 	Hash   bool    // show each name as a keyed hash
+	Hide   Hidden
 	Missed func(n uint64)
 }
 
@@ -46,7 +47,7 @@ type Watch struct {
 func Start(o Options) *Watch {
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &Watch{
-		opts: o, ask: make(chan func()), done: make(chan struct{}), cancel: cancel, redact: newRedactor(o.Hash),
+		opts: o, ask: make(chan func()), done: make(chan struct{}), cancel: cancel, redact: newRedactor(o.Hash, o.Hide),
 		book: book{table: newTable(o.Memory), exports: newExports()},
 	}
 	for range o.Loops {

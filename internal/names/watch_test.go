@@ -3,6 +3,7 @@ package names
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -113,6 +114,46 @@ func TestWatchSample(t *testing.T) {
 	// Four times the standard deviation: one run in 16,000 is farther away.
 	if h.Path != ".../hot" || h.Error < 300 || h.Error > 600 || h.Calls < 5000-2*h.Error || h.Calls > 5000+2*h.Error {
 		t.Errorf("%s, %v +- %v", h.Path, h.Calls, h.Error)
+	}
+}
+
+// TestHide: a name that fits a pattern is not shown, and no filter finds it out.
+func TestHide(t *testing.T) {
+	for _, hash := range []bool{false, true} {
+		w := start(t, Options{Loops: 1, Sample: 1, Hash: hash, Hide: Hidden{"secret-*", "*.key"}})
+		f := newFeeder(w, 0, "192.0.2.1")
+		f.lookup("dddd", "rrrr", "secret-dir")
+		f.lookup("ffff", "dddd", "x.key.old")
+		f.lookup("gggg", "ffff", "x.key")
+		f.read("gggg", 1)
+		want := ".../***/x.key.old/***"
+		n := w.Names(t.Context(), Query{Minutes: 1, Rows: 9})
+		if !slices.ContainsFunc(n.Files, func(h status.Hot) bool { return h.Path == want }) != hash {
+			t.Errorf("hash %v: %+v", hash, n.Files)
+		}
+		call, _ := message(3, 6, encode(nil, items{"gggg", 0, 0, 1}), nil)
+		p := w.Where(t.Context(), []Exchange{{Listener: "nfs", Call: call}})[0]
+		for pattern, found := range map[string]Verdict{".../secret-dir/**/x.key": Unknown, ".../[*][*][*]": In} {
+			filter, err := NewFilter(nil, []string{pattern})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if v := filter.Judge(&p); v != found {
+				t.Errorf("hash %v: %s of %s: %d, want %d", hash, pattern, p.Path, v, found)
+			}
+		}
+	}
+}
+
+// TestHidePath: only names are hidden.
+func TestHidePath(t *testing.T) {
+	for p, want := range map[string]string{"/": "/", "/a/bc": "/***/bc", ".../a": ".../***", "": "", "a": "***"} {
+		if got := (Hidden{"?"}).Path(p); got != want {
+			t.Errorf("%q is shown as %q, want %q", p, got, want)
+		}
+	}
+	if got := (Hidden{"*"}).Path(".../a/b"); got != ".../***/***" {
+		t.Errorf("all names of a path are shown as %q", got)
 	}
 }
 

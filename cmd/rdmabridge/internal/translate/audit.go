@@ -9,9 +9,9 @@ var auditClasses = map[string]audit.Classes{
 	configs.AuditChanges: audit.Changes, configs.AuditOpens: audit.Opens, configs.AuditDenials: audit.Denials,
 }
 
-// Audit translates what the audit log has lines for.
-func Audit(c *configs.AuditLog) (a audit.Choice) {
-	a.Exports = c.Exports
+// Audit translates what the audit log has lines for, and which names they do not show.
+func Audit(c *configs.AuditLog, n *configs.Names) (a audit.Choice) {
+	a.Exports, a.Hide = c.Exports, n.Hide
 	a.Deny = c.OnFailure == configs.AuditDeny
 	for _, o := range c.Operations {
 		a.Classes |= auditClasses[o]
