@@ -23,9 +23,15 @@ func (b *book) learn(client netip.Addr, listener string, f *fact) {
 		t.remove(at(f.dir, f.name))
 	case moved:
 		t.rename(at(f.dir, f.name), at(f.toDir, f.toName))
-	case mount:
-		if e := t.put(client, listener, f.handle, place{name: string(f.name)}, true); e.hasFSID {
-			b.exports.add(system{listener: listener, fsid: e.fsid}, e.name)
+	case mount, mount4:
+		if e := t.find(listener, f.handle); f.kind == mount4 && e != nil && e.mounted {
+			break // the path that MOUNT has told says more
+		}
+		e := t.put(client, listener, f.handle, place{name: string(f.name)}, true)
+		for _, id := range e.fsids {
+			if id.version != 0 {
+				b.exports.add(system{listener: listener, fsid: id}, e.key, e.name)
+			}
 		}
 	case within:
 		b.within(listener, f)
@@ -37,31 +43,33 @@ func (b *book) within(listener string, f *fact) {
 	s := system{listener: listener, fsid: f.fsid}
 	b.exports.begins(b.table.at(listener, f.handle), s)
 	e := b.table.find(listener, f.handle)
-	if e == nil || e.hasFSID && e.fsid == f.fsid {
+	i := f.fsid.version - 3
+	if e == nil || e.fsids[i] == f.fsid {
 		return
 	}
-	e.fsid, e.hasFSID = f.fsid, true
-	if up := b.table.entries[e.dir]; up != nil && up.hasFSID && up.fsid != f.fsid {
+	e.fsids[i] = f.fsid
+	if up := b.table.entries[e.dir]; up != nil && up.fsids[i].version != 0 && up.fsids[i] != f.fsid {
 		e.mounted = true // a file system begins here, and NFSv4 has no MOUNT
 	}
 	if e.mounted {
-		b.exports.add(s, b.table.path(e))
+		b.exports.add(s, e.key, b.table.path(e))
 	}
 }
 
 // exportOf returns what tells the export of a handle from others: that of f, if own is set, which its Reply has said.
 // It is what [book.exportName] takes.
 func (b *book) exportOf(listener string, handle []byte, own *fsid) export {
-	s, known := system{listener: listener}, false
 	e := b.table.find(listener, handle)
+	var s system
 	switch {
 	case own != nil:
-		s.fsid, known = *own, true
-	case e != nil && e.hasFSID:
-		s.fsid, known = e.fsid, true
+		s = system{listener: listener, fsid: *own}
+	case e != nil && e.fsids != [2]fsid{}:
+		s = b.exports.better(system{listener: listener, fsid: e.fsids[0]}, system{listener: listener, fsid: e.fsids[1]})
 	default:
-		s, known = b.exports.guess(listener, b.table.at(listener, handle))
+		s = b.exports.guess(listener, b.table.at(listener, handle))
 	}
+	known := s.fsid.version != 0
 	if !known || len(b.exports.systems[s]) > 1 {
 		if m := b.table.mountOf(e); m != nil {
 			return export{listener: listener, path: b.table.path(m)}

@@ -13,7 +13,8 @@ const (
 	named  kind = iota // handle is name in dir; without dir, name is a path from the root that NFSv4 begins at
 	gone               // name in dir is removed
 	moved              // name in dir is toName in toDir now
-	mount              // handle is the root of the export whose path is name
+	mount              // handle is the root of the export whose path is name, by MOUNT of NFSv3
+	mount4             // handle is the root of NFSv4, where name is "/"
 	within             // handle is in the file system fsid
 )
 
@@ -26,8 +27,12 @@ type fact struct {
 	fsid          fsid
 }
 
-// An fsid names a file system of a server. That of NFSv3 has no minor.
-type fsid struct{ major, minor uint64 }
+// An fsid names a file system of a server. That of NFSv3 has no minor. A server may tell clients of NFSv3 another one than
+// clients of NFSv4, for the same handle.
+type fsid struct {
+	version      uint8 // 3 or 4; 0 if the fsid is not known
+	major, minor uint64
+}
 
 // parsed is what a Call and its Reply say: facts, in their order, and which file the Call uses.
 type parsed struct {
@@ -230,7 +235,7 @@ func (p *parsed) poa3(x *xdr.Cursor, h []byte) {
 // fattr3 learns from attributes of h: type, mode, nlink, uid, gid, size, used, rdev, fsid, fileid and three times.
 func (p *parsed) fattr3(x *xdr.Cursor, h []byte) {
 	x.Skip(44)
-	f := fsid{major: x.Uint64()}
+	f := fsid{version: 3, major: x.Uint64()}
 	x.Skip(32)
 	if x.OK() && len(h) > 0 {
 		p.learn(fact{kind: within, handle: h, fsid: f})
@@ -369,7 +374,7 @@ func (p *parsed) getfh(f *filehandle, h []byte) {
 	case len(h) == 0:
 		return
 	case f.rooted && len(f.path) == 0:
-		p.learn(fact{kind: mount, handle: h, name: []byte("/")})
+		p.learn(fact{kind: mount4, handle: h, name: []byte("/")})
 	case f.rooted:
 		p.learn(fact{kind: named, handle: h, name: f.path})
 	default:
@@ -407,7 +412,7 @@ func fattr4(m []byte, x *xdr.Cursor) (f fsid, hasFSID bool, h []byte) {
 		case i == 0:
 			v.SkipArray(v.Uint32(), 4)
 		case i == 8:
-			f = fsid{v.Uint64(), v.Uint64()}
+			f = fsid{4, v.Uint64(), v.Uint64()}
 			hasFSID = v.OK()
 		case i == 12:
 			return // an ACL

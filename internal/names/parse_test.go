@@ -59,7 +59,7 @@ func (f *fact) String() string {
 		return fmt.Sprintf("%q in %s is gone", f.name, short(f.dir))
 	case moved:
 		return fmt.Sprintf("%q in %s is %q in %s", f.name, short(f.dir), f.toName, short(f.toDir))
-	case mount:
+	case mount, mount4:
 		return fmt.Sprintf("%s is %q", short(f.handle), f.name)
 	case within:
 		return fmt.Sprintf("%s is in %x:%x", short(f.handle), f.fsid.major, f.fsid.minor)

@@ -8,7 +8,7 @@ import (
 
 const (
 	// entryCost is about how much memory an entry takes beside its texts.
-	entryCost = 320
+	entryCost = 350
 	// mostSteps bounds the way from a handle to its root. Renames whose Replies came in another order can make a circle.
 	mostSteps = 64
 )
@@ -33,9 +33,8 @@ type entry struct {
 	key     string // see table.at
 	place          // dir is a key, or "" where name is a whole path
 	removed bool
-	mounted bool // it is the root of what clients mount
-	fsid    fsid
-	hasFSID bool
+	mounted bool    // it is the root of what clients mount
+	fsids   [2]fsid // of NFSv3, of NFSv4
 	owner   *owner
 	used    *list.Element
 }

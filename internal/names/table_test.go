@@ -74,7 +74,16 @@ func rename(dir, name, toDir, toName string) fact {
 }
 
 func in(handle string, major uint64) fact {
-	return fact{kind: within, handle: []byte(handle), fsid: fsid{major: major}}
+	return fact{kind: within, handle: []byte(handle), fsid: fsid{version: 3, major: major}}
+}
+
+func in4(handle string, major uint64) fact {
+	return fact{kind: within, handle: []byte(handle), fsid: fsid{version: 4, major: major}}
+}
+
+// root4 is the root of NFSv4.
+func root4(handle string) fact {
+	return fact{kind: mount4, handle: []byte(handle), name: []byte("/")}
 }
 
 func newBook(room int) *book { return &book{newTable(room), newExports()} }
@@ -100,9 +109,11 @@ func TestPaths(t *testing.T) {
 		{child("h", "d", "target"), "h", "/export/obj/target"},
 		{rename("d", "again", "d", "target"), "h", "/export/obj/target removed"},
 		{child("d", "f", "circle"), "d", ""},
-		{root("s", "/"), "s", "/"},
+		{root4("s"), "s", "/"},
 		{child("t", "s", "etc"), "t", "/etc"},
 		{child("s", "x", "no"), "t", "/etc"}, // what is mounted keeps its path
+		{root("s", "/srv"), "t", "/srv/etc"}, // that of NFSv3, if it has two
+		{root4("s"), "t", "/srv/etc"},
 	} {
 		b.told(clientA, v.f)
 		if got := b.pathOf(v.handle); v.want != "" && got != v.want {
@@ -250,9 +261,47 @@ func TestExports(t *testing.T) {
 	b.told(clientA, in("linux1-1-z", 0x22))
 	want("linux1-1-other", "unknown")
 	// NFSv4: a file system begins where the fsid changes.
-	b.told(clientA, root("v4root", "/"), in("v4root", 1), child("v4srv", "v4root", "srv"), in("v4srv", 2), child("v4f", "v4srv", "f"), in("v4f", 2))
+	b.told(clientA, root4("v4root"), in4("v4root", 1), child("v4srv", "v4root", "srv"), in4("v4srv", 2), child("v4f", "v4srv", "f"), in4("v4f", 2))
 	want("v4f", "/srv")
 	want("v4root", "/")
+}
+
+// TestExportsOfBothVersions: NFSv3 and NFSv4 name the same file system by other fsids, and the same export by other paths. It is one
+// export, whose path is that of NFSv3, also for what was counted before.
+func TestExportsOfBothVersions(t *testing.T) {
+	v3 := []fact{
+		root("uuid---1root", "/export"), in("uuid---1root", 0), root("uuid---2top", "/export/a"), in("uuid---2top", 3),
+		child("uuid---2dir", "uuid---2top", "dir"), in("uuid---2dir", 3), child("uuid---2f", "uuid---2dir", "f"), in("uuid---2f", 3),
+	}
+	v4 := []fact{
+		root4("uuid---1root"), in4("uuid---1root", 0), child("uuid---2top", "uuid---1root", "a"), in4("uuid---2top", 4),
+		child("uuid---2dir", "uuid---2top", "dir"), in4("uuid---2dir", 4), child("uuid---2f", "uuid---2dir", "f"), in4("uuid---2f", 4),
+	}
+	turns := []fact{in4("uuid---2dir", 4), in("uuid---2f", 3), in4("uuid---2f", 4), in("uuid---2dir", 3)} // no file system begins there
+	for _, order := range [][][]fact{{v3, v4, turns}, {v4, v3, turns}, {v3, v4, v3}, {v4, v3, v4}} {
+		b := newBook(1 << 20)
+		var counted []export
+		count := func(handles ...string) {
+			for _, h := range handles {
+				counted = append(counted, b.exportOf("nfs", []byte(h), nil))
+			}
+		}
+		for _, facts := range order {
+			b.told(clientA, facts...)
+			count("uuid---2top", "uuid---2f", "uuid---2new")
+		}
+		for _, x := range counted {
+			if got := b.exportName(x, redactor{}.path); got != "/export/a" {
+				t.Errorf("counted for %s, want /export/a", got)
+			}
+		}
+		if got := b.exportNamed("uuid---1root"); got != "/export" {
+			t.Errorf("the root is in %s", got)
+		}
+		if got := b.pathOf("uuid---2f"); got != "/export/a/dir/f" {
+			t.Errorf("the path is %s", got)
+		}
+	}
 }
 
 // TestManySystems: more file systems than are told apart take no memory, and are shown by their fsid.
@@ -262,8 +311,8 @@ func TestManySystems(t *testing.T) {
 		h := fmt.Sprintf("%08d", i)
 		b.told(clientA, root(h, "/"+h), in(h, uint64(i)))
 	}
-	if len(b.exports.systems) != mostSystems || len(b.exports.prefixes) != mostSystems {
-		t.Errorf("%d file systems, %d beginnings", len(b.exports.systems), len(b.exports.prefixes))
+	if len(b.exports.systems) != mostSystems || len(b.exports.prefixes[0]) != mostSystems {
+		t.Errorf("%d file systems, %d beginnings", len(b.exports.systems), len(b.exports.prefixes[0]))
 	}
 	if got, want := b.exportNamed(fmt.Sprintf("%08d", mostSystems+1)), fmt.Sprintf("fsid %#x", mostSystems+1); got != want {
 		t.Errorf("shown as %s, want %s", got, want)
