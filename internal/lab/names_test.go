@@ -3,11 +3,14 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"math"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -54,7 +57,7 @@ func TestLabNames(t *testing.T) {
 			if !strings.Contains(out, "reads 60") {
 				t.Errorf("the client says %s", out)
 			}
-			files := b.hotFiles(t)
+			files := b.hot(t).Files
 			for name, reads := range map[string]float64{"sub/read-40": 40, "read-20": 20} {
 				path := fmt.Sprintf("names-%s/%s", v, name)
 				found := false
@@ -76,15 +79,122 @@ func TestLabNames(t *testing.T) {
 	b.stop(t)
 }
 
-// A hotFile is what the bridge says of a file.
-type hotFile struct {
-	Path, Export         string
-	Removed              bool
-	Calls, Read, Written float64
+// TestLabHot: six clients use three exports. The files and exports that a bridge shows are those that the clients' kernels have read,
+// although names change meanwhile. A bridge that starts again counts from nothing, and knows the names that are looked up then.
+func TestLabHot(t *testing.T) {
+	needLab(t)
+	g := newServer(t, packGuest(t))
+	g.launch(t)
+	b := newBridgeProcess(t, g)
+	b.noProbes(t)
+	b.configure(t, upstreamsKey, "names: {mode: on}\n"+upstreamsKey)
+	g.ready(t)
+	g.job(t, time.Minute, "STEP=setup /lab/exports.sh") // one has a UUID: its fsid of NFSv3 is not that of NFSv4
+	b.start(t)
+	far := farEnd{nfs: b.port, mount: b.port}
+	step := func(name string) string {
+		return g.job(t, 3*time.Minute, far.script("STEP="+name+" /lab/hot.sh", "-"))
+	}
+	step("mount")
+	out := step("work")
+	n := b.hot(t)
+	if n.Sample != 1 || n.Missed != 0 {
+		t.Errorf("%v of the Calls were looked at, and %v missed", n.Sample, n.Missed)
+	}
+	testHotFiles(t, n.Files)
+	testHotExports(t, out, n.Exports)
+	b.wantNoErrors(t)
+	b.stop(t)
+	b.start(t)
+	step("again")
+	n = b.hot(t)
+	slices.SortFunc(n.Files, mostRead)
+	if len(n.Files) < 2 || n.Files[0].Read != 120*hotBlock || n.Files[1].Read != 40*hotBlock || len(n.Files) > 2 && n.Files[2].Read > 0 {
+		t.Errorf("after a restart: %+v", n.Files)
+	} else if open, named := n.Files[0], n.Files[1]; !strings.HasPrefix(open.Path, "handle ...") || open.Export != "unknown" && !strings.HasPrefix(open.Export, "fsid 0x8") ||
+		!strings.HasPrefix(named.Path, "...") || !strings.HasSuffix(named.Path, "/read-80") || !strings.HasPrefix(named.Export, "fsid 0x0") {
+		t.Errorf("after a restart, of a file that was open and of one that was looked up: %+v", n.Files[:2])
+	}
+	step("umount")
+	b.wantNoErrors(t)
+	b.stop(t)
 }
 
-// hotFiles asks the bridge which files are used most.
-func (b *bridgeProcess) hotFiles(t *testing.T) []hotFile {
+// hotBlock is how many octets guest/hot.sh reads at a time.
+const hotBlock = 4096
+
+func mostRead(a, b hotFile) int { return cmp.Compare(b.Read, a.Read) }
+
+// testHotFiles: the files that guest/hot.sh reads most are there, in the right order.
+func testHotFiles(t *testing.T, files []hotFile) {
+	slices.SortFunc(files, mostRead)
+	for i, w := range []struct {
+		path    string
+		blocks  float64
+		removed bool
+	}{
+		{"/export/hot/gone", 150, true},
+		{"/export/hot/sub/read-110", 140, false}, // these two have changed names
+		{"/export/archive/hot/sub/read-130", 130, false},
+		{"/export/secret/hot/sub/read-120", 120, false},
+		{"/export/hot/sub/read-140", 110, false},
+		{"/export/archive/hot/sub/read-100", 100, false},
+		{"/export/secret/hot/sub/read-90", 90, false},
+		{"/export/hot/sub/read-80", 80, false},
+		{"/export/archive/hot/sub/read-70", 70, false},
+		{"/export/secret/hot/sub/read-60", 60, false},
+	} {
+		if i >= len(files) {
+			t.Fatalf("%d files", len(files))
+		}
+		f := files[i]
+		wrong := math.Abs(f.Read - w.blocks*hotBlock)
+		if f.Path != w.path || f.Removed != w.removed || f.Calls == 0 || wrong > f.Read*f.Error/f.Calls {
+			t.Errorf("number %d is %+v, want %+v with %v octets", i+1, f, w, w.blocks*hotBlock)
+		}
+	}
+}
+
+// testHotExports: the Calls and octets of each export are those that the clients say, within 2 %.
+func testHotExports(t *testing.T, said string, exports []hotFile) {
+	want := make(map[string]hotFile)
+	for line := range strings.Lines(said) {
+		var path string
+		var calls, read, written float64
+		if n, _ := fmt.Sscanf(line, "client %s %f %f %f", &path, &calls, &read, &written); n == 4 {
+			w := want[path]
+			want[path] = hotFile{Calls: w.Calls + calls, Read: w.Read + read, Written: w.Written + written}
+		}
+	}
+	if len(want) != 3 || len(exports) != 3 {
+		t.Errorf("the clients say %s, and the bridge %+v", said, exports)
+	}
+	for _, x := range exports {
+		w := want[x.Export]
+		t.Logf("%s: %.0f Calls of %.0f, %.0f octets read of %.0f, %.0f written of %.0f", x.Export, x.Calls, w.Calls, x.Read, w.Read, x.Written, w.Written)
+		for got, want := range map[float64]float64{x.Calls: w.Calls, x.Read: w.Read, x.Written: w.Written} {
+			if want == 0 || math.Abs(got-want) > want*0.02 {
+				t.Errorf("export %s: %.0f, and the clients say %.0f", x.Export, got, want)
+			}
+		}
+	}
+}
+
+// A hotFile is what the bridge says of a file or an export.
+type hotFile struct {
+	Path, Export                string
+	Removed                     bool
+	Calls, Error, Read, Written float64
+}
+
+// A hotView is what the bridge says of all.
+type hotView struct {
+	Sample, Missed float64
+	Files, Exports []hotFile
+}
+
+// hot asks the bridge what is used most.
+func (b *bridgeProcess) hot(t *testing.T) (n hotView) {
 	t.Helper()
 	var d net.Dialer
 	c := http.Client{Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -96,9 +206,8 @@ func (b *bridgeProcess) hotFiles(t *testing.T) []hotFile {
 		t.Fatal(err)
 	}
 	defer r.Body.Close()
-	var n struct{ Files []hotFile }
 	if err := json.NewDecoder(r.Body).Decode(&n); err != nil {
 		t.Fatal(err)
 	}
-	return n.Files
+	return n
 }
