@@ -45,10 +45,11 @@ const (
 
 // A Storage is what serves an upstream.
 type Storage struct {
-	Name  string   // of the upstream
-	Hosts []string // names or addresses, of which one is asked
-	Port  uint16   // of MOUNT; 0 asks rpcbind
-	Paths []string // of file systems that the list of exports does not have
+	Name  string     // of the upstream
+	Hosts []string   // names or addresses, of which one is asked
+	Port  uint16     // of MOUNT; 0 asks rpcbind
+	Paths []string   // of file systems that the list of exports does not have
+	From  netip.Addr // where the upstream's connections come from; the zero Addr lets the kernel choose
 
 	bind uint16 // the port of rpcbind; 0: the usual one
 }
@@ -199,7 +200,7 @@ func (s *Storage) ask(ctx context.Context, host string, paths []string) (map[str
 			return nil, errors.New("rpcbind knows no MOUNT of version 3")
 		}
 	}
-	c, err := dial(ctx, net.JoinHostPort(host, strconv.Itoa(int(port))))
+	c, err := dial(ctx, s.From, net.JoinHostPort(host, strconv.Itoa(int(port))))
 	if err != nil {
 		return nil, err
 	}
@@ -292,16 +293,17 @@ const (
 )
 
 // dial connects, from a privileged port where that is possible.
-func dial(ctx context.Context, address string) (net.Conn, error) {
+func dial(ctx context.Context, from netip.Addr, address string) (net.Conn, error) {
 	for range 8 {
-		d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(netip.Addr{}, uint16(lowPort+rand.IntN(highPort-lowPort+1))))}
+		d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, uint16(lowPort+rand.IntN(highPort-lowPort+1))))}
 		c, err := d.DialContext(ctx, "tcp", address)
-		switch {
-		case errors.Is(err, unix.EACCES):
-			return new(net.Dialer).DialContext(ctx, "tcp", address)
-		case !errors.Is(err, unix.EADDRINUSE) && !errors.Is(err, unix.EADDRNOTAVAIL):
+		if err == nil || !errors.Is(err, unix.EADDRINUSE) && !errors.Is(err, unix.EADDRNOTAVAIL) && !errors.Is(err, unix.EACCES) {
 			return c, err
 		}
+		if errors.Is(err, unix.EACCES) {
+			break
+		}
 	}
-	return new(net.Dialer).DialContext(ctx, "tcp", address)
+	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))}
+	return d.DialContext(ctx, "tcp", address)
 }

@@ -29,13 +29,17 @@ type server struct {
 	roots   map[string][]byte
 	hidden  []string // that the list does not have
 	mounted []string
-	refuses bool // everything
+	refuses bool       // everything
+	from    netip.Addr // of the latest Call
 	calls   int
 }
 
 func newServer(t *testing.T, roots map[string][]byte, hidden ...string) *server {
 	s := &server{t: t, roots: roots, hidden: hidden}
-	l, err := proxytest.ListenTCP("127.0.0.1:0", proxytest.Behaviour{Intercept: func(h *oncrpc.Call) ([]byte, bool) {
+	l, err := proxytest.ListenTCP("127.0.0.1:0", proxytest.Behaviour{InterceptTCP: func(h *oncrpc.Call, c *proxytest.TCPConn) ([]byte, bool) {
+		s.mu.Lock()
+		s.from = netip.MustParseAddrPort(c.RemoteAddr().String()).Addr()
+		s.mu.Unlock()
 		return append(oncrpc.AppendAccepted(nil, h.XID, oncrpc.Success), s.answer(h)...), true
 	}})
 	if err != nil {
@@ -113,7 +117,7 @@ func TestAsk(t *testing.T) {
 		x := nfs.NewExports([]string{"/data/below", "/home"})
 		var log bytes.Buffer
 		// The first host is not there: RFC 6761 Section 6.4.
-		storage := Storage{Name: "storage", Hosts: []string{"no.host.invalid", "127.0.0.1"}, Port: s.port, Paths: []string{"/hidden"}}
+		storage := Storage{Name: "storage", From: netip.MustParseAddr("127.0.0.7"), Hosts: []string{"no.host.invalid", "127.0.0.1"}, Port: s.port, Paths: []string{"/hidden"}}
 		w := watch(x, &log, storage)
 		if byRPCBind {
 			w.storage[0].Port, w.storage[0].bind = 0, s.port
@@ -125,6 +129,9 @@ func TestAsk(t *testing.T) {
 			if got := at(t, x, root(number)); got != (nfs.Touched{May: want}) {
 				t.Errorf("handle %d: %+v, want %b", number, got, want)
 			}
+		}
+		if s.from != storage.From {
+			t.Error("asked from", s.from)
 		}
 		if len(s.mounted) > 0 {
 			t.Error("still mounted:", s.mounted)

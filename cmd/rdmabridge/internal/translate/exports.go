@@ -2,6 +2,7 @@ package translate
 
 import (
 	"net"
+	"net/netip"
 	"slices"
 
 	"github.com/rdmabridge/rdmabridge/configs"
@@ -36,6 +37,7 @@ func Storage(c *configs.Config, l *configs.Listener) (all []exports.Storage) {
 		}
 		u := &c.Upstreams[i]
 		s := exports.Storage{Name: name, Port: uint16(u.Mount.Port), Paths: u.Mount.Paths}
+		s.From, _ = netip.ParseAddr(u.Source.Address) // which configs has checked; "" is none
 		if u.Mount.Server != "" {
 			s.Hosts = []string{u.Mount.Server}
 		} else {
