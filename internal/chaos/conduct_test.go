@@ -48,15 +48,10 @@ func newPlan(w *world, ls []settings.ListenerOptions, us []settings.UpstreamOpti
 }
 
 // freeAddr returns an address at which no socket listens, and none will: only this process
-// uses the host, and only for such addresses.
+// uses the host, and no port comes twice.
 func freeAddr(w *world) string {
 	pid := os.Getpid()
-	l, err := net.Listen("tcp", fmt.Sprintf("127.5.%d.%d:0", byte(pid>>8), byte(pid)))
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
+	return fmt.Sprintf("127.5.%d.%d:%d", byte(pid>>8), byte(pid), freePort(w))
 }
 
 // freePort returns a port from which clients can connect, at any address of this host.
