@@ -140,6 +140,7 @@ admin: {address: %q}
 	f := created(8, append(append(opaques(d, "file"), 0, 0, 0, 0), sattr...))
 	status(1, opaques(f)) // GETATTR has no line
 	status(7, append(xdr.AppendWords(opaques(f), 0, 0, 4, 2), opaques("data")...))
+	testkit.Eventually(t, "the line of the WRITE is there", func() bool { return len(auditLines(t, one)) == 3 }) // with the name before the next Call
 	status(14, opaques(d, "file", root, "moved"))
 	status(12, opaques(root, "moved"))
 	status(12, opaques(root, "moved")) // NOENT

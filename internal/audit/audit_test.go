@@ -431,12 +431,6 @@ func TestOpaque(t *testing.T) {
 	})
 }
 
-// gathered waits, in a bubble, until the lines of the Calls that are over are written, or cannot be.
-func gathered() {
-	time.Sleep(gather)
-	synctest.Wait()
-}
-
 // TestFull: lines for which the disk has no room are counted, and the log says how many as soon as there is room.
 func TestFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -448,7 +442,7 @@ func TestFull(t *testing.T) {
 		for i := range lines {
 			call, reply := remove3(fmt.Sprint(i), 0)
 			p.play("REMOVE", call, reply, observe.TapOver{})
-			gathered()
+			synctest.Wait()
 		}
 		d.grow(1 << 20)
 		time.Sleep(2 * retryEvery) // and no Call comes
@@ -489,7 +483,7 @@ func TestBlocked(t *testing.T) {
 			p := &player{Log: l}
 			call, reply := remove3(strings.Repeat("n", 4096), 0)
 			p.play("REMOVE", call, reply, observe.TapOver{})
-			gathered() // it is being written
+			synctest.Wait() // it is being written
 			const calls = mostMemory/4096 + 100
 			for range calls {
 				p.play("REMOVE", call, reply, observe.TapOver{})
@@ -525,7 +519,7 @@ func TestDeny(t *testing.T) {
 		}
 		for range 45 {
 			remove(0)
-			gathered()
+			synctest.Wait()
 		}
 		if p.refused == 0 || sent < 6 {
 			t.Errorf("%d refused of %d", p.refused, sent)
@@ -589,7 +583,7 @@ func TestDenyEnds(t *testing.T) {
 			p := &player{Log: l}
 			call, reply := remove3("a", 0)
 			p.play("REMOVE", call, reply, observe.TapOver{})
-			gathered()
+			synctest.Wait()
 			began := time.Now()
 			v.do(l, other)
 			synctest.Wait()

@@ -19,9 +19,6 @@ import (
 )
 
 const (
-	// gather is how long the first line waits for others: a wake-up, a question for paths and a write for each would cost several
-	// times what a line does.
-	gather      = 10 * time.Millisecond
 	mostMemory  = 64 << 20 // octets of the Calls under way and of those that wait to be written
 	mostBatch   = 256      // Calls that are written at a time
 	mostOpaque  = 1024     // clients whose encrypted Calls a loop counts apart
@@ -319,10 +316,6 @@ func (l *Log) run() {
 	for {
 		select {
 		case <-l.more:
-			select {
-			case <-time.After(gather):
-			case <-l.stop:
-			}
 			l.writeWaiting()
 		case <-retry.C:
 			if l.lacks.Load() > 0 {
