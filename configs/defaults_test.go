@@ -39,7 +39,7 @@ func TestDefaults(t *testing.T) {
 		Memory: Memory{Budget: 1 << 30},
 		NLM:    NLM{Address: none}, RPCBind: RPCBind{Address: "none"},
 		Admin:     Admin{Address: "127.0.0.1:9090"},
-		Log:       Log{Level: "info", Format: "auto", Access: AccessLog{Mode: "off", Slower: Duration(100 * time.Millisecond), Sample: 0.01, Path: "stderr"}, Audit: AuditLog{Path: none, OnFailure: "drop"}},
+		Log:       Log{Level: "info", Format: "auto", Access: AccessLog{Mode: "off", Slower: Duration(100 * time.Millisecond), Sample: 0.01, Path: "stderr"}, Audit: AuditLog{Output: "file", Path: none, Syslog: "/dev/log", OnFailure: "drop"}},
 		Tracing:   Tracing{Endpoint: none, Sample: 0.001, Slower: Duration(time.Second)},
 		Names:     Names{Mode: Off, Memory: 32 * MiB, Redact: none},
 		Drain:     Drain{Timeout: Duration(30 * time.Second)},

@@ -40,7 +40,9 @@ func (a *AccessLog) Enabled() bool { return a.Mode != AccessOff }
 // AuditLog configures the log that has a line for each operation that changes something, opens a file or is denied.
 type AuditLog struct {
 	Operations []string `mapstructure:"operations"` // changes, opens or denials; empty: there is no such log
+	Output     string   `mapstructure:"output"`     // file or syslog
 	Path       string   `mapstructure:"path"`       // of a file
+	Syslog     string   `mapstructure:"syslog"`     // path of a socket, or URL of a server; see SyslogServer
 	Clients    []Prefix `mapstructure:"clients"`    // empty: all
 	UIDs       []IDs    `mapstructure:"uids"`       // empty: all
 	Exports    []string `mapstructure:"exports"`    // paths; empty: all
@@ -52,6 +54,8 @@ const (
 	AuditChanges = "changes"
 	AuditOpens   = "opens"
 	AuditDenials = "denials"
+	AuditFile    = "file"
+	AuditSyslog  = "syslog"
 	AuditDrop    = "drop"
 	AuditDeny    = "deny"
 )
@@ -59,9 +63,30 @@ const (
 // Enabled reports whether the file asks for an audit log.
 func (a *AuditLog) Enabled() bool { return len(a.Operations) > 0 }
 
+// SameOutput reports whether the lines of a and b go to the same place.
+func (a *AuditLog) SameOutput(b *AuditLog) bool {
+	return a.Output == b.Output && a.Path == b.Path && a.Syslog == b.Syslog
+}
+
+// SyslogServer returns the network and the address of the server of syslog, as package net has them.
+func (a *AuditLog) SyslogServer() (network, address string, err error) {
+	if filepath.IsAbs(a.Syslog) {
+		return "unixgram", a.Syslog, nil
+	}
+	u, err := url.Parse(a.Syslog)
+	if err != nil || u.Scheme != "udp" && u.Scheme != "tcp" || u.Hostname() == "" || u.Port() == "" || *u != (url.URL{Scheme: u.Scheme, Host: u.Host}) {
+		return "", "", fmt.Errorf("%q is not a server of syslog; write /dev/log, or one such as udp://loghost:514 or tcp://loghost:601", a.Syslog)
+	}
+	return u.Scheme, u.Host, nil
+}
+
 func (a *AuditLog) validate(r *report) {
 	for i, o := range a.Operations {
 		r.oneOf(fmt.Sprintf("log.audit.operations[%d]", i), o, AuditChanges, AuditOpens, AuditDenials)
+	}
+	r.oneOf("log.audit.output", a.Output, AuditFile, AuditSyslog)
+	if _, _, err := a.SyslogServer(); err != nil {
+		r.addf("log.audit.syslog", "%v", err)
 	}
 	r.oneOf("log.audit.on_failure", a.OnFailure, AuditDrop, AuditDeny)
 	for i, e := range a.Exports {
@@ -70,7 +95,9 @@ func (a *AuditLog) validate(r *report) {
 		}
 	}
 	switch {
-	case a.Enabled() && !filepath.IsAbs(a.Path):
+	case a.Output == AuditSyslog && a.Path != none:
+		r.addf("log.audit.path", "this setting needs log.audit.output: file; remove one of them")
+	case a.Enabled() && a.Output != AuditSyslog && !filepath.IsAbs(a.Path):
 		r.addf("log.audit.path", "%q is not an absolute path; write one such as /var/log/rdmabridge/audit.log", a.Path)
 	case !a.Enabled() && a.Path != none:
 		r.addf("log.audit.path", "this setting needs log.audit.operations; write some, such as [changes], or remove this setting")

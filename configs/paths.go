@@ -8,10 +8,12 @@ import (
 
 // Paths returns the files that the bridge opens while it runs, beside the configuration file: those that it reads, and
 // those that it makes, which are the access log, the audit log, the sockets for commands and hand-over, and a file in nlm.state. Every
-// setting that is an absolute path is one of them.
+// setting that is an absolute path is one of them, apart from log.audit.syslog: nobody has to allow a connection to a socket.
 func (c *Config) Paths() (read, written []string) {
 	written = slices.DeleteFunc([]string{c.Log.Access.Path, c.Log.Audit.Path, c.Control.Path, c.Handover.Path, c.NLM.State}, func(s string) bool { return !filepath.IsAbs(s) })
-	collectPaths(reflect.ValueOf(c).Elem(), func(path string) {
+	opened := *c
+	opened.Log.Audit.Syslog = ""
+	collectPaths(reflect.ValueOf(&opened).Elem(), func(path string) {
 		if !slices.Contains(written, path) && !slices.Contains(read, path) {
 			read = append(read, path)
 		}

@@ -104,6 +104,9 @@ log: json
 	{"audit log", head + tail + "log: {audit: {operations: [writes], path: audit.log, on_failure: deny}}\n", `
 		line 3: log.audit.operations[0]: "writes" is not possible here; write changes, opens or denials
 		line 3: log.audit.path: "audit.log" is not an absolute path; write one such as /var/log/rdmabridge/audit.log`},
+	{"audit log to syslog", head + tail + "log: {audit: {operations: [changes], output: syslog, path: /a, syslog: 'udp://loghost'}}\n", `
+		line 3: log.audit.path: this setting needs log.audit.output: file; remove one of them
+		line 3: log.audit.syslog: "udp://loghost" is not a server of syslog; write /dev/log, or one such as udp://loghost:514 or tcp://loghost:601`},
 	{"audit log of exports", head + tail + "log: {audit: {operations: [changes], path: /a, exports: [home, /a/]}}\n", `
 		line 3: log.audit.exports[0]: "home" is not the path of an export; write one such as /home
 		line 3: log.audit.exports[1]: "/a/" is not the path of an export; write one such as /home`},

@@ -130,17 +130,29 @@ func (b *bridge) prepareObservers(next *configs.Config) (commit, abandon func(),
 	return commit, abandon, nil
 }
 
+// openAudit opens what the lines of the audit log go to.
+func openAudit(c *configs.AuditLog) (audit.Output, error) {
+	if c.Output != configs.AuditSyslog {
+		return audit.OpenFile(c.Path)
+	}
+	network, address, err := c.SyslogServer()
+	if err != nil {
+		return nil, err
+	}
+	return audit.OpenSyslog(network, address), nil
+}
+
 // prepareAudit returns what writes the audit log as c says, which may be what is in force, or nil for none. If to is not
 // nil, it is to write there from now on.
 func (b *bridge) prepareAudit(c *configs.AuditLog, n *configs.Names) (a *auditor, to audit.Output, err error) {
 	old := b.observers.audit
-	if !c.Enabled() || old != nil && c.Path == b.audited.Path {
+	if !c.Enabled() || old != nil && c.SameOutput(&b.audited) {
 		if !c.Enabled() {
 			old = nil
 		}
 		return old, nil, nil
 	}
-	out, err := audit.OpenFile(c.Path)
+	out, err := openAudit(c)
 	if err != nil {
 		return nil, nil, err
 	}

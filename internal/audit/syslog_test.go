@@ -13,6 +13,9 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/rdmabridge/rdmabridge/internal/testkit"
+	"github.com/rdmabridge/rdmabridge/proxy/observe"
 )
 
 var syslogMessage = regexp.MustCompile(`^<86>1 \d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}(Z|[+-]\d\d:\d\d) \S+ rdmabridge \d+ AUDIT - (\{.*\})$`)
@@ -98,6 +101,40 @@ func TestSyslogServerStartsAnew(t *testing.T) {
 		wantSyslog(t, b[:n], "{1}")
 		server.Close()
 		_ = unix.Unlink(path)
+	}
+}
+
+// TestSyslogFails: without a server a line is missing, and with Deny it is kept; both are told when there is a server again.
+func TestSyslogFails(t *testing.T) {
+	for _, deny := range []bool{false, true} {
+		path := filepath.Join(t.TempDir(), "log")
+		l := start(Options{Output: OpenSyslog("unixgram", path), Choice: Choice{Deny: deny, Classes: Changes}})
+		p := &player{Log: l}
+		call, reply := remove3("one", 0)
+		p.play("REMOVE", call, reply, observe.TapOver{})
+		testkit.Eventually(t, "the line has failed", func() bool { return l.failing.Load() || l.lacks.Load() > 0 })
+		if got := l.failing.Load(); got != deny {
+			t.Errorf("deny %v: changes are refused: %v", deny, got)
+		}
+		server, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = server.SetReadDeadline(time.Now().Add(10 * time.Second))
+		b := make([]byte, 4096)
+		n, err := server.Read(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := `"event":"missing","lines":1`
+		if deny {
+			want = `"operation":"REMOVE"`
+		}
+		if !strings.Contains(string(b[:n]), want) {
+			t.Errorf("deny %v: the server has %s, want %s", deny, b[:n], want)
+		}
+		l.Close()
+		server.Close()
 	}
 }
 
