@@ -38,11 +38,15 @@ func OpenSyslog(network, address string) Output {
 	return &syslog{network: network, address: address, host: host}
 }
 
-// Write is part of Output. It stops at the first line that cannot be sent, which includes one that is too long for a
-// datagram.
+// Write is part of Output. It stops at the first line that cannot be sent. In the place of one that is too long for a
+// datagram goes one that says so: it will never be shorter, and changes may wait for it.
 func (s *syslog) Write(lines []byte) (written int, err error) {
 	for line := range bytes.Lines(lines) {
-		if err := s.send(bytes.TrimSuffix(line, []byte{'\n'})); err != nil {
+		err := s.send(line)
+		if errors.Is(err, unix.EMSGSIZE) {
+			err = s.send(missingLine(nil, time.Now(), 1))
+		}
+		if err != nil {
 			return written, fmt.Errorf("syslog at %s: %w", s.address, err)
 		}
 		written += len(line)
@@ -53,7 +57,7 @@ func (s *syslog) Write(lines []byte) (written int, err error) {
 // send sends a line. If the connection turns out to be broken, send makes another: the server may have started anew.
 func (s *syslog) send(line []byte) error {
 	m := fmt.Appendf(s.message[:0], syslogHeader, time.Now().Format("2006-01-02T15:04:05.000000Z07:00"), s.host, os.Getpid())
-	m = append(m, line...)
+	m = append(m, bytes.TrimSuffix(line, []byte{'\n'})...)
 	if s.network == "tcp" {
 		m = append(strconv.AppendInt(nil, int64(len(m)), 10), append([]byte{' '}, m...)...)
 	}
