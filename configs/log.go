@@ -90,9 +90,7 @@ func (a *AuditLog) validate(r *report) {
 	}
 	r.oneOf("log.audit.on_failure", a.OnFailure, AuditDrop, AuditDeny)
 	for i, e := range a.Exports {
-		if !filepath.IsAbs(e) || filepath.Clean(e) != e {
-			r.addf(fmt.Sprintf("log.audit.exports[%d]", i), "%q is not the path of an export; write one such as /home", e)
-		}
+		r.shownPath(fmt.Sprintf("log.audit.exports[%d]", i), e)
 	}
 	switch {
 	case a.Output == AuditSyslog && a.Path != none:

@@ -95,11 +95,13 @@ log: json
 	{"words", head + tail + "log: {level: loud, format: xml}\n", `
 		line 3: log.format: "xml" is not possible here; write auto, json or console
 		line 3: log.level: "loud" is not possible here; write debug, info, warn or error`},
-	{"names", head + tail + "names: {mode: on, memory: 1KiB, redact: some, hide: ['*.key', '[', a/b, '']}\n", `
+	{"names", head + tail + "names: {mode: on, memory: 1KiB, redact: some, hide: ['*.key', '[', a/b, ''], metrics: [/a, home, /a/]}\n", `
 		line 3: names.hide[1]: "[" has a bracket or a backslash without what belongs to it; write a pattern such as secret-*
 		line 3: names.hide[2]: "a/b" has a slash, and a pattern is for one part of a path; write one such as secret-*
 		line 3: names.hide[3]: a pattern is missing; write one such as secret-*
 		line 3: names.memory: 1KiB is out of range; write a size from 1MiB to 4GiB
+		line 3: names.metrics[1]: "home" is not the path of an export; write one such as /home
+		line 3: names.metrics[2]: "/a/" is not the path of an export; write one such as /home
 		line 3: names.redact: "some" is not possible here; write none or hash`},
 	{"audit log", head + tail + "log: {audit: {operations: [writes], path: audit.log, on_failure: deny}}\n", `
 		line 3: log.audit.operations[0]: "writes" is not possible here; write changes, opens or denials
@@ -107,6 +109,10 @@ log: json
 	{"audit log to syslog", head + tail + "log: {audit: {operations: [changes], output: syslog, path: /a, syslog: 'udp://loghost'}}\n", `
 		line 3: log.audit.path: this setting needs log.audit.output: file; remove one of them
 		line 3: log.audit.syslog: "udp://loghost" is not a server of syslog; write /dev/log, or one such as udp://loghost:514 or tcp://loghost:601`},
+	{
+		"too many exports with metrics", head + tail + "names: {metrics: [/a" + strings.Repeat(", /a", 64) + "]}\n",
+		"\n		line 3: names.metrics: 65 exports are too many; write at most 64",
+	},
 	{"audit log of exports", head + tail + "log: {audit: {operations: [changes], path: /a, exports: [home, /a/]}}\n", `
 		line 3: log.audit.exports[0]: "home" is not the path of an export; write one such as /home
 		line 3: log.audit.exports[1]: "/a/" is not the path of an export; write one such as /home`},

@@ -173,6 +173,9 @@ var (
 
 var transportLabel = Label{Name: "transport", Help: "how it came", Values: []Value{{"tcp", ""}, {"udp", ""}}}
 
+// ofExport labels the metrics of exports. The configuration bounds its values.
+var ofExport = []Label{listenerLabel, {Name: "export", Help: "the export's path in names.metrics"}}
+
 // The access log, the audit log, names and the traces.
 var (
 	AccessLogLines = counter(Definition{
@@ -198,6 +201,18 @@ var (
 	NamesMissedCalls = counter(Definition{
 		Name: "names_missed_calls_total",
 		Help: "Calls that names.mode did not look at, because they came faster than it does.",
+	})
+	ListenerExportCalls = counter(Definition{
+		Name: "listener_export_calls_total", Labels: ofExport,
+		Help: "Calls about files of an export in names.metrics, as far as names.mode has learned that they are there; scaled by its sample.",
+	})
+	ListenerExportReadBytes = counter(Definition{
+		Name: "listener_export_read_bytes_total", Labels: ofExport,
+		Help: "Data of READ from an export in names.metrics, scaled by the sample.",
+	})
+	ListenerExportWrittenBytes = counter(Definition{
+		Name: "listener_export_written_bytes_total", Labels: ofExport,
+		Help: "Data of WRITE to an export in names.metrics, scaled by the sample.",
 	})
 	TraceCalls = counter(Definition{
 		Name: "trace_calls_total",

@@ -119,6 +119,7 @@ var rare = map[string]bool{
 	"config_reloads_total": true, "config_last_reload_success_timestamp_seconds": true, "config_restart_needed": true,
 	// An access log, an audit log, names, and traces.
 	"audit_lines_total": true, "audit_dropped_lines_total": true, "audit_refused_calls_total": true,
+	"listener_export_calls_total": true, "listener_export_read_bytes_total": true, "listener_export_written_bytes_total": true,
 	"names_missed_calls_total": true, "access_log_lines_total": true, "access_log_dropped_lines_total": true,
 	"trace_calls_total": true, "trace_dropped_calls_total": true,
 }

@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -54,7 +55,7 @@ control: {path: %q}
 	if code, _, errOut := run("capture", "--socket", sock, "-w", filepath.Join(dir, "no.pcapng"), "--export", "/"); code != 1 || !strings.Contains(errOut, "set names.mode to on") {
 		t.Errorf("names are off, and capture --export says %d %s", code, errOut)
 	}
-	x.reload(text+"names: {mode: on}\n", `"setting":"names.mode","old":"off","new":"on"`)
+	x.reload(text+"names: {mode: on, metrics: [/]}\n", `"setting":"names.mode","old":"off","new":"on"`)
 	stopCapture := startCaptureCommand(t, "--socket", sock, "-w", filepath.Join(dir, "c.pcapng"))
 	stopData := startCaptureCommand(t, "--socket", sock, "-w", filepath.Join(dir, "d.pcapng"), "--path", "/da*", "--export", "/", "--operation", "READ,WRITE", "--leg", "clients")
 	_, port, err := net.SplitHostPort(x.b.proxy.Addr("nfs"))
@@ -109,7 +110,39 @@ control: {path: %q}
 			t.Errorf("%s: %s", path, b)
 		}
 	}
+	// The metrics of an export have what was counted, and end when a reload leaves the export out. Nothing is forgotten.
+	exports := func(metric string) (all []string) {
+		f := gathered(t, x.b)["rdmabridge_listener_export_"+metric+"_total"]
+		for _, m := range f.GetMetric() {
+			all = append(all, fmt.Sprintf("%s %s %.0f", m.Label[1].GetValue(), m.Label[0].GetValue(), m.Counter.GetValue()))
+		}
+		return all
+	}
+	want := func(metric string, want ...string) {
+		t.Helper()
+		if got := exports(metric); !slices.Equal(got, want) {
+			t.Errorf("%s of exports: %q, want %q", metric, got, want)
+		}
+	}
+	want("read_bytes", fmt.Sprintf("nfs / %d", 2*size))
+	want("written_bytes", fmt.Sprintf("nfs / %d", size))
+	if len(exports("calls")) != 1 {
+		t.Errorf("Calls of exports: %q", exports("calls"))
+	}
+	x.reload(text+"names: {mode: on, metrics: [/other]}\n", `"setting":"names.metrics"`)
+	want("read_bytes")
+	if s := top("--files"); !strings.Contains(s, "/data") {
+		t.Errorf("other metrics, and top has forgotten:\n%s", s)
+	}
+	x.reload(text+"names: {mode: on, metrics: [/]}\n", `"setting":"names.metrics"`)
+	if out, err := exec.Command("nfs-cp", url, local+"4").CombinedOutput(); err != nil {
+		t.Fatalf("nfs-cp: %v: %s", err, out)
+	}
+	testkit.Eventually(t, "the export is counted again, from 0", func() bool {
+		return slices.Equal(exports("read_bytes"), []string{fmt.Sprintf("nfs / %d", size)})
+	})
 	x.reload(text, `"setting":"names.mode","old":"on","new":"off"`)
+	want("read_bytes")
 	if s := top("--files"); !strings.Contains(s, "This bridge learns no names") {
 		t.Errorf("names are off again, and top says\n%s", s)
 	}

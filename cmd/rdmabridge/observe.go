@@ -3,7 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
-	"reflect"
+	"slices"
 
 	"github.com/rdmabridge/rdmabridge/cmd/rdmabridge/internal/translate"
 	"github.com/rdmabridge/rdmabridge/configs"
@@ -109,9 +109,12 @@ func (b *bridge) prepareObservers(next *configs.Config) (commit, abandon func(),
 		return nil, nil, err
 	}
 	commit = func() {
-		old := b.observers
+		old, uncounted := b.observers, b.named.Counted()
 		b.observers, b.accessed, b.traced, b.named, b.audited = fresh, next.Log.Access, next.Tracing, next.Names, next.Log.Audit
 		b.names.Store(fresh.names.watch())
+		if fresh.names != nil {
+			fresh.names.Count(next.Names.Metrics)
+		}
 		b.proxy.SetObserver(b.observers.observer())
 		if access != nil {
 			access.Set(translate.AccessLog(&next.Log.Access))
@@ -120,6 +123,11 @@ func (b *bridge) prepareObservers(next *configs.Config) (commit, abandon func(),
 			fresh.audit.Set(translate.Audit(&next.Log.Audit, &next.Names), auditTo)
 		}
 		old.closeExcept(b.observers)
+		for _, e := range uncounted {
+			if !slices.Contains(next.Names.Counted(), e) {
+				b.metrics.Forget("export", e)
+			}
+		}
 	}
 	abandon = func() {
 		fresh.closeExcept(b.observers)
@@ -176,11 +184,16 @@ func (b *bridge) prepareNames(c *configs.Names) (*learner, error) {
 	switch {
 	case c.Mode != configs.On:
 		return nil, nil
-	case b.observers.names != nil && reflect.DeepEqual(*c, b.named):
+	case b.observers.names != nil && c.LearnsAs(&b.named):
 		return b.observers.names, nil
 	}
 	o := translate.Names(c)
 	o.Loops, o.Missed = b.proxy.Loops(), b.metrics.Counter(metrics.NamesMissedCalls).Add
+	o.Used = func(listener, export string, calls, read, written uint64) {
+		b.metrics.Counter(metrics.ListenerExportCalls, listener, export).Add(calls)
+		b.metrics.Counter(metrics.ListenerExportReadBytes, listener, export).Add(read)
+		b.metrics.Counter(metrics.ListenerExportWrittenBytes, listener, export).Add(written)
+	}
 	l := &learner{Watch: names.Start(o)}
 	var err error
 	if l.remove, err = b.taps.Add(l); err != nil {

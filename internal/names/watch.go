@@ -24,6 +24,7 @@ type Options struct {
 	Hash   bool    // show each name as a keyed hash
 	Hide   Hidden
 	Missed func(n uint64)
+	Used   func(listener, export string, calls, read, written uint64) // for the exports of Count
 }
 
 // A Watch learns names and counts what is used. Its methods are safe for concurrent use.
@@ -41,6 +42,9 @@ type Watch struct {
 	parsed parsed
 	missed uint64 // that Missed was told of
 	opaque uint64
+
+	counted map[string]bool // the paths of Count
+	uses    map[used]*tally // of these; what Used was not told of yet
 }
 
 // Start begins to learn. The caller makes the Watch a Tap.
@@ -48,7 +52,7 @@ func Start(o Options) *Watch {
 	ctx, cancel := context.WithCancel(context.Background())
 	w := &Watch{
 		opts: o, ask: make(chan func()), done: make(chan struct{}), cancel: cancel, redact: newRedactor(o.Hash, o.Hide),
-		book: book{table: newTable(o.Memory), exports: newExports()},
+		book: book{table: newTable(o.Memory), exports: newExports()}, uses: make(map[used]*tally),
 	}
 	for range o.Loops {
 		w.queues = append(w.queues, newQueue(o.Sample))
@@ -134,6 +138,7 @@ func (w *Watch) drain() {
 		w.opts.Missed(missed - w.missed)
 		w.missed = missed
 	}
+	w.tellUses()
 }
 
 // take learns from a record, and counts it.
@@ -159,6 +164,7 @@ func (w *Watch) take(r *record) {
 	x := w.book.exportOf(r.listener, p.handle, own)
 	now.files.add(file{r.listener, string(p.handle)}, &u)
 	now.exports.add(x, &u)
+	w.use(x, &u)
 	now.users.add(user{x, r.client}, &u)
 }
 
