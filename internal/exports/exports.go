@@ -13,7 +13,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -23,7 +22,6 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
-	"golang.org/x/sys/unix"
 
 	"github.com/rdmabridge/rdmabridge/internal/loglimit"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ask"
@@ -200,7 +198,7 @@ func (s *Storage) ask(ctx context.Context, host string, paths []string) (map[str
 			return nil, errors.New("rpcbind knows no MOUNT of version 3")
 		}
 	}
-	c, err := dial(ctx, s.From, net.JoinHostPort(host, strconv.Itoa(int(port))))
+	c, err := ask.Dial(ctx, net.Dialer{}, "tcp", s.From, net.JoinHostPort(host, strconv.Itoa(int(port))), true)
 	if err != nil {
 		return nil, err
 	}
@@ -284,26 +282,4 @@ func (m *mounter) mount(ctx context.Context, path string) (handle []byte, err er
 	handle = slices.Clone(b[pos : pos+n])
 	_, _, err = m.conn.Call(ctx, oncrpc.ProgramMount, 3, procUnmount, m.who, args)
 	return handle, err
-}
-
-// Privileged ports that no well-known service has. Servers may ask for one.
-const (
-	lowPort  = 665
-	highPort = 1023
-)
-
-// dial connects, from a privileged port where that is possible.
-func dial(ctx context.Context, from netip.Addr, address string) (net.Conn, error) {
-	for range 8 {
-		d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, uint16(lowPort+rand.IntN(highPort-lowPort+1))))}
-		c, err := d.DialContext(ctx, "tcp", address)
-		if err == nil || !errors.Is(err, unix.EADDRINUSE) && !errors.Is(err, unix.EADDRNOTAVAIL) && !errors.Is(err, unix.EACCES) {
-			return c, err
-		}
-		if errors.Is(err, unix.EACCES) {
-			break
-		}
-	}
-	d := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(from, 0))}
-	return d.DialContext(ctx, "tcp", address)
 }

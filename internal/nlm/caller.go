@@ -7,8 +7,8 @@ import (
 	"net/netip"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ask"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
-	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
 )
 
 const (
@@ -82,7 +82,8 @@ func (s *Server) portOf(ctx context.Context, p place, v service) (number uint16,
 
 // root is the credential of the Server's own Calls.
 func (s *Server) root() credential {
-	return credential{oncrpc.FlavorSys, xdr.AppendWords(xdr.AppendOpaque(xdr.AppendUint32(nil, 0), []byte(s.o.Name)), 0, 0, 0)}
+	c := ask.Root(s.o.Name)
+	return credential{c.Flavor, c.Body}
 }
 
 // callAt sends one Call over a connection of its own.
@@ -101,7 +102,7 @@ func (s *Server) callAt(ctx context.Context, p place, v service, number uint16, 
 	var b []byte
 	if v.transport == "udp" {
 		b, err = exchange(ctx, c, xid, m, results)
-	} else if _, err = c.Write(record(m)); err == nil {
+	} else if _, err = c.Write(ask.Record(m)); err == nil {
 		b, err = readRecord(c, func() {})
 	}
 	var timeout net.Error

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/arrival"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ask"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
@@ -96,7 +97,7 @@ func TestMountUDP(t *testing.T) {
 				t.Fatal(err)
 			}
 			_ = c.SetDeadline(time.Now().Add(testkit.Patience))
-			_, _ = c.Write(record(tt.call))
+			_, _ = c.Write(ask.Record(tt.call))
 			got, _ = readRecord(c, func() {})
 			c.Close()
 		} else {

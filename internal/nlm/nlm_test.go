@@ -10,6 +10,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/rdmabridge/rdmabridge/internal/arrival"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ask"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
@@ -61,7 +62,7 @@ func TestHeaders(t *testing.T) {
 			_ = c.SetDeadline(time.Now().Add(testkit.Patience))
 			var got []byte
 			if network == "tcp" {
-				if _, err := c.Write(record(m)); err != nil {
+				if _, err := c.Write(ask.Record(m)); err != nil {
 					t.Fatal(err)
 				}
 				if got, err = readRecord(c, func() {}); err != nil {
@@ -106,7 +107,7 @@ func TestAllow(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if _, err = c.Write(record(xdr.AppendWords(nil, 7, 0, 2, 100021, 4, 0, 0, 0, 0, 0))); err != nil {
+	if _, err = c.Write(ask.Record(xdr.AppendWords(nil, 7, 0, 2, 100021, 4, 0, 0, 0, 0, 0))); err != nil {
 		t.Fatal(err)
 	}
 	_ = c.SetDeadline(time.Now().Add(testkit.Patience))
@@ -202,7 +203,7 @@ func TestCrowded(t *testing.T) {
 		}
 		defer c.Close()
 		_ = c.SetDeadline(time.Now().Add(testkit.Patience))
-		_, err = c.Write(record(xdr.AppendWords(nil, 7, 0, 2, 100021, 4, 0, 0, 0, 0, 0)))
+		_, err = c.Write(ask.Record(xdr.AppendWords(nil, 7, 0, 2, 100021, 4, 0, 0, 0, 0, 0)))
 		if err == nil {
 			_, err = readRecord(c, func() {})
 		}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ask"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
@@ -123,7 +124,7 @@ func (p *peer) accept(l net.Listener, answer func(*oncrpc.Call) []byte) {
 				}
 				go func() {
 					if b := p.reply(m, answer); b != nil {
-						_, _ = c.Write(record(b))
+						_, _ = c.Write(ask.Record(b))
 					}
 				}()
 			}
@@ -148,7 +149,7 @@ func (p *peer) call(to netip.AddrPort, network string, program, version, procedu
 	if network == "udp" {
 		b, err = exchange(p.t.Context(), c, xid, m, true)
 	} else {
-		if _, err = c.Write(record(m)); err == nil {
+		if _, err = c.Write(ask.Record(m)); err == nil {
 			b, err = readRecord(c, func() {})
 		}
 	}

@@ -1,7 +1,6 @@
 package nlm
 
 import (
-	"encoding/binary"
 	"errors"
 	"io"
 	"net"
@@ -15,6 +14,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/arrival"
 	"github.com/rdmabridge/rdmabridge/internal/crowd"
 	"github.com/rdmabridge/rdmabridge/internal/loglimit"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ask"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
 )
@@ -129,14 +129,14 @@ func (s *Server) serve(c *net.TCPConn) {
 	from, local := addrOf(c.RemoteAddr()), addrOf(c.LocalAddr()).Addr()
 	send := func(reply []byte) {
 		_ = c.SetWriteDeadline(time.Now().Add(writeTimeout))
-		if _, err := c.Write(record(reply)); err != nil {
+		if _, err := c.Write(ask.Record(reply)); err != nil {
 			c.Close() // the rest of the record may be lost
 		}
 	}
 	for {
 		_ = c.SetReadDeadline(time.Now().Add(idleTimeout))
 		m, err := readRecord(c, func() { _ = c.SetReadDeadline(time.Now().Add(recordTimeout)) })
-		if errors.Is(err, errLong) {
+		if errors.Is(err, ask.ErrLong) {
 			s.series.refuse(refusedLong)
 		}
 		if err != nil || !s.arrived(&call{from: from, local: local, send: send}, m) {
@@ -145,34 +145,12 @@ func (s *Server) serve(c *net.TCPConn) {
 	}
 }
 
-var errLong = errors.New("nlm: a record is too long")
-
-// record puts m into a record of one fragment: RFC 5531 Section 11.
-func record(m []byte) []byte {
-	return append(binary.BigEndian.AppendUint32(make([]byte, 0, 4+len(m)), 1<<31|uint32(len(m))), m...)
-}
-
-// readRecord reads a record of at most maxRecord octets. It calls begun when its first fragment has begun.
+// readRecord reads a record of at most maxRecord octets. It calls begun when a fragment has begun.
 func readRecord(r io.Reader, begun func()) ([]byte, error) {
-	var m []byte
-	for fragments := 0; ; fragments++ {
-		var mark [4]byte
-		if _, err := io.ReadFull(r, mark[:]); err != nil {
-			return nil, err
-		}
+	return ask.ReadRecord(r, maxRecord, func(int) error {
 		begun()
-		n := int(binary.BigEndian.Uint32(mark[:]) &^ (1 << 31))
-		if len(m)+n > maxRecord || fragments > maxRecord/4 {
-			return nil, errLong
-		}
-		m = append(m, make([]byte, n)...)
-		if _, err := io.ReadFull(r, m[len(m)-n:]); err != nil {
-			return nil, err
-		}
-		if mark[0]&0x80 != 0 {
-			return m, nil
-		}
-	}
+		return nil
+	})
 }
 
 // datagrams serves the UDP port.

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/rdmabridge/rdmabridge/internal/loglimit"
+	"github.com/rdmabridge/rdmabridge/internal/rpc/ask"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
-	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
 	"github.com/rdmabridge/rdmabridge/internal/rpcbind"
 )
 
@@ -124,8 +124,7 @@ func (u *upstream) send(ctx context.Context, m []byte) (r oncrpc.Reply, err erro
 
 // appendCall appends the header of a Call.
 func appendCall(b []byte, xid, program, version, procedure uint32, c credential) []byte {
-	b = xdr.AppendWords(b, xid, oncrpc.TypeCall, oncrpc.RPCVersion, program, version, procedure, c.flavor)
-	return xdr.AppendWords(xdr.AppendOpaque(b, c.body), oncrpc.FlavorNone, 0)
+	return ask.AppendCall(b, xid, program, version, procedure, ask.Credential{Flavor: c.flavor, Body: c.body})
 }
 
 var errTried = errors.New("connecting to the server has just failed")
@@ -258,7 +257,7 @@ func (l *link) call(ctx context.Context, xid uint32, m []byte) ([]byte, error) {
 		return nil, errEnded
 	}
 	_ = l.conn.SetWriteDeadline(time.Now().Add(writeTimeout))
-	_, err := l.conn.Write(record(m))
+	_, err := l.conn.Write(ask.Record(m))
 	<-l.write
 	if err != nil {
 		l.end() // part of the record may have gone
@@ -280,12 +279,6 @@ func (l *link) call(ctx context.Context, xid uint32, m []byte) ([]byte, error) {
 	}
 }
 
-// Privileged ports that no well-known service has, as the Linux client uses them.
-const (
-	lowPort  = 665
-	highPort = 1023
-)
-
 // dial connects, from a privileged port if that is asked for and possible: servers may ask for one. An invalid local
 // address lets the kernel choose one.
 func (s *Server) dial(ctx context.Context, network string, local netip.Addr, remote netip.AddrPort, privileged bool) (net.Conn, error) {
@@ -300,27 +293,7 @@ func (s *Server) dial(ctx context.Context, network string, local netip.Addr, rem
 			_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(silence.Milliseconds()))
 		})
 	}}
-	from := func(port uint16) {
-		d.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(local, port))
-		if network == "udp" {
-			d.LocalAddr = net.UDPAddrFromAddrPort(netip.AddrPortFrom(local, port))
-		}
-	}
-	for range 16 {
-		if !privileged {
-			break
-		}
-		from(uint16(lowPort + rand.IntN(highPort-lowPort+1)))
-		c, err := d.DialContext(ctx, network, remote.String())
-		switch {
-		case errors.Is(err, unix.EACCES):
-			privileged = false
-		case !errors.Is(err, unix.EADDRINUSE) && !errors.Is(err, unix.EADDRNOTAVAIL):
-			return c, err
-		}
-	}
-	from(0)
-	return d.DialContext(ctx, network, remote.String())
+	return ask.Dial(ctx, d, network, local, remote.String(), privileged)
 }
 
 // ask asks rpcbind at a host for a port.

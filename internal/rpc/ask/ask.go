@@ -4,10 +4,8 @@ package ask
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
 	"time"
@@ -37,6 +35,12 @@ func Root(host string) Credential {
 	return Credential{oncrpc.FlavorSys, xdr.AppendWords(xdr.AppendOpaque(xdr.AppendUint32(nil, 0), []byte(host)), 0, 0, 0)}
 }
 
+// AppendCall appends the header of a Call, without a verifier: RFC 5531 Section 9.
+func AppendCall(b []byte, xid, program, version, procedure uint32, who Credential) []byte {
+	b = xdr.AppendWords(b, xid, oncrpc.TypeCall, oncrpc.RPCVersion, program, version, procedure, who.Flavor)
+	return xdr.AppendWords(xdr.AppendOpaque(b, who.Body), oncrpc.FlavorNone, 0)
+}
+
 // Call calls a procedure and returns a cursor over its results, in m. The deadline of ctx bounds it; ctx must have
 // one. After an error the connection is of no use.
 func (c *Conn) Call(ctx context.Context, program, version, procedure uint32, who Credential, args []byte) (m []byte, results xdr.Cursor, err error) {
@@ -44,14 +48,16 @@ func (c *Conn) Call(ctx context.Context, program, version, procedure uint32, who
 	_ = c.conn.SetDeadline(deadline) // Read would say so
 	defer context.AfterFunc(ctx, func() { _ = c.conn.SetDeadline(time.Now()) })()
 	c.xid++
-	b := make([]byte, 4, 128+len(args)) // the record mark, which is filled in below
-	b = xdr.AppendWords(b, c.xid, oncrpc.TypeCall, oncrpc.RPCVersion, program, version, procedure, who.Flavor)
-	b = append(xdr.AppendWords(xdr.AppendOpaque(b, who.Body), oncrpc.FlavorNone, 0), args...)
-	binary.BigEndian.PutUint32(b, 1<<31|uint32(len(b)-4))
-	if _, err = c.conn.Write(b); err != nil {
+	if _, err = c.conn.Write(Record(append(AppendCall(nil, c.xid, program, version, procedure, who), args...))); err != nil {
 		return nil, results, err
 	}
-	if m, err = c.record(); err != nil {
+	m, err = ReadRecord(c.conn, c.most, func(octets int) error {
+		if octets == 0 {
+			return errors.New("an empty fragment is not possible here")
+		}
+		return nil
+	})
+	if err != nil {
 		return nil, results, err
 	}
 	var r oncrpc.Reply
@@ -66,25 +72,4 @@ func (c *Conn) Call(ctx context.Context, program, version, procedure uint32, who
 		return nil, results, err
 	}
 	return m, xdr.NewCursor(m, r.Results), nil
-}
-
-// record reads a record, of one or more fragments: RFC 5531 Section 11.
-func (c *Conn) record() (m []byte, err error) {
-	for {
-		var mark [4]byte
-		if _, err := io.ReadFull(c.conn, mark[:]); err != nil {
-			return nil, err
-		}
-		n := int(binary.BigEndian.Uint32(mark[:]) &^ (1 << 31))
-		if len(m)+n > c.most || n == 0 {
-			return nil, fmt.Errorf("a fragment of %d octets, after %d, is not possible here", n, len(m))
-		}
-		m = append(m, make([]byte, n)...)
-		if _, err := io.ReadFull(c.conn, m[len(m)-n:]); err != nil {
-			return nil, err
-		}
-		if mark[0]&0x80 != 0 {
-			return m, nil
-		}
-	}
 }
