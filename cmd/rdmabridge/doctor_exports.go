@@ -35,11 +35,12 @@ func judgeExports(ctx context.Context, c *configs.Config, found *doctor.Findings
 		if formless := x.Know(roots); len(formless) > 0 {
 			found.Add("exports-formless", doctor.Error, "listener "+l.Name, fmt.Sprintf("The storage's handles do not say which export they are in (%s). "+deny, strings.Join(formless, ", "), l.Name))
 		}
-		for _, p := range x.Paths() {
-			if asked && len(roots[p]) == 0 {
-				found.Add("exports-missing", doctor.Error, "listener "+l.Name, fmt.Sprintf("Rules name %s, which the storage does not export to this host.", p),
-					"cat /etc/exports   # on the storage")
-			}
+		if !asked {
+			continue
+		}
+		for _, p := range x.Missing(roots) {
+			found.Add("exports-missing", doctor.Error, "listener "+l.Name, fmt.Sprintf("Rules name %s, which the storage does not export to this host.", p),
+				"cat /etc/exports   # on the storage")
 		}
 	}
 }

@@ -140,13 +140,7 @@ func (w *Watch) round(ctx context.Context) (failed bool) {
 	if !failed {
 		w.failures.Reset()
 	}
-	formless := w.exports.Know(all)
-	var missing []string
-	for _, p := range w.exports.Paths() {
-		if len(all[p]) == 0 {
-			missing = append(missing, p)
-		}
-	}
+	formless, missing := w.exports.Know(all), w.exports.Missing(all)
 	w.tell(len(all), missing, formless, failed)
 	return failed || len(missing) > 0
 }

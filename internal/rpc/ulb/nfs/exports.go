@@ -152,6 +152,16 @@ func (x *Exports) Know(roots map[string][][]byte) (formless []string) {
 	return slices.Compact(formless)
 }
 
+// Missing returns the paths of x of which roots, as for Know, has no handle.
+func (x *Exports) Missing(roots map[string][][]byte) (missing []string) {
+	for _, p := range x.paths {
+		if len(roots[p]) == 0 {
+			missing = append(missing, p)
+		}
+	}
+	return missing
+}
+
 // Strange is sent to when a Call has named a handle that is not known.
 func (x *Exports) Strange() <-chan struct{} { return x.strange }
 
