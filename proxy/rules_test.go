@@ -114,6 +114,32 @@ type policed struct {
 	loop  loop.Loop
 }
 
+// A policedCall is a Call, and what becomes of it.
+type policedCall struct {
+	name string
+	call []byte
+	want []byte // nil: what the server answers
+	gets []byte // what the server gets; nil: nothing
+}
+
+// try makes the Call of c, and looks at what client and server get.
+func (x *policed) try(t *testing.T, client caller, listener string, c *policedCall) {
+	t.Helper()
+	before := x.server.total()
+	got, err := client.Call(c.call)
+	want := c.want
+	if want == nil {
+		want = proxytest.Expected(c.call)
+	}
+	if err != nil || !bytes.Equal(got, want) {
+		t.Errorf("%s over %s: %v\n got %x\nwant %x", c.name, listener, err, cut(got), cut(want))
+	}
+	n := x.server.total() - before
+	if c.gets == nil && n != 0 || c.gets != nil && (n != 1 || x.server.saw(c.gets) == 0) {
+		t.Errorf("%s over %s: the server got %d Calls, want %x", c.name, listener, n, cut(c.gets))
+	}
+}
+
 func newPoliced(t *testing.T, upstream string, change func(*settings.ListenerOptions)) *policed {
 	t.Helper()
 	h := proxytest.NewHarness(t, budget)
@@ -209,12 +235,7 @@ func TestReadOnlyRule(t *testing.T) {
 			for _, listener := range []string{"tcp", "rdma"} {
 				client := x.dial(listener)
 				changes := 0
-				for _, tt := range []struct {
-					name string
-					call []byte
-					want []byte // nil: what the server answers
-					gets []byte // what the server gets; nil: nothing
-				}{
+				for _, tt := range []policedCall{
 					{name: "GETATTR", call: proxytest.GetattrCall(1), gets: proxytest.GetattrCall(1)},
 					{name: "READ", call: proxytest.ReadCall(2, 7, 70000), gets: proxytest.ReadCall(2, 7, 70000)},
 					{name: "WRITE", call: proxytest.WriteCall(3, 0, 70000), want: accepted(3, 0, 30, 0, 0)},
@@ -234,19 +255,7 @@ func TestReadOnlyRule(t *testing.T) {
 					{name: "4.1 under krb5p", call: proxytest.GSSCall(compound(17, 1, sequence, putroot), 3, oncrpc.GSSServicePrivacy), want: denied(17, oncrpc.AuthTooWeak)},
 					{name: "4.1 under krb5", call: proxytest.GSSCall(compound(18, 1, sequence, putroot, setattr), 4, oncrpc.GSSServiceNone), gets: proxytest.GSSCall(compound(18, 1, sequence, putroot, testkit.Words(10044)), 4, oncrpc.GSSServiceNone), want: rofs4(18, executed, 3, 34, 30, 0)},
 				} {
-					before := x.server.total()
-					got, err := client.Call(tt.call)
-					want := tt.want
-					if want == nil {
-						want = proxytest.Expected(tt.call)
-					}
-					if err != nil || !bytes.Equal(got, want) {
-						t.Errorf("%s over %s: %v\n got %x\nwant %x", tt.name, listener, err, cut(got), cut(want))
-					}
-					n := x.server.total() - before
-					if tt.gets == nil && n != 0 || tt.gets != nil && (n != 1 || x.server.saw(tt.gets) == 0) {
-						t.Errorf("%s over %s: the server got %d Calls, want %x", tt.name, listener, n, cut(tt.gets))
-					}
+					x.try(t, client, listener, &tt)
 					if !bytes.Equal(tt.gets, tt.call) {
 						changes++
 					}

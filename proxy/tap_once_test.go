@@ -8,6 +8,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
+	"github.com/rdmabridge/rdmabridge/proxy"
 	"github.com/rdmabridge/rdmabridge/proxy/observe"
 	"github.com/rdmabridge/rdmabridge/proxy/settings"
 )
@@ -43,19 +44,25 @@ func (e *endsTap) all(test func(o *observe.TapOver) bool) (n int) {
 	return n
 }
 
+// oneHeldCall returns a proxy whose upstream has one credit, at a server that answers when release is closed.
+func oneHeldCall(t *testing.T) (h *proxytest.Harness, tcp *proxytest.TCPServer, p *proxy.Proxy, release chan struct{}) {
+	t.Helper()
+	h, release = proxytest.NewHarness(t, budget), make(chan struct{})
+	tcp = h.TCPServer(proxytest.Behaviour{Intercept: func(*oncrpc.Call) ([]byte, bool) {
+		<-release
+		return nil, false
+	}})
+	p = h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "0.0.0.0:0", Upstream: "tcp"}},
+		[]settings.UpstreamOptions{{Name: "tcp", Endpoints: []string{tcp.Addr()}, Connections: 1, Credits: 1}})
+	return h, tcp, p, release
+}
+
 // TestTapOnce: of a Call and those that repeat it, a Tap is told of one alone that it is no repetition: the first one, or if
 // that has ended without a Reply, the one that was sent in its place.
 func TestTapOnce(t *testing.T) {
 	t.Parallel()
 	for _, replaced := range []bool{false, true} {
-		h := proxytest.NewHarness(t, budget)
-		release := make(chan struct{})
-		tcp := h.TCPServer(proxytest.Behaviour{Intercept: func(*oncrpc.Call) ([]byte, bool) {
-			<-release
-			return nil, false
-		}})
-		p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "0.0.0.0:0", Upstream: "tcp"}},
-			[]settings.UpstreamOptions{{Name: "tcp", Endpoints: []string{tcp.Addr()}, Connections: 1, Credits: 1}})
+		h, tcp, p, release := oneHeldCall(t)
 		tap := new(endsTap)
 		p.SetTap(tap)
 		send := func(c *proxytest.Client, m []byte) <-chan []byte {

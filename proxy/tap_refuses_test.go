@@ -49,12 +49,7 @@ func TestTapRefuses(t *testing.T) {
 			x.p.SetTap(tap)
 			for _, listener := range []string{"tcp", "rdma"} {
 				client := x.dial(listener)
-				for i, tt := range []struct {
-					name string
-					call []byte
-					want []byte // nil: what the server answers
-					gets []byte // what the server gets; nil: nothing
-				}{
+				for i, tt := range []policedCall{
 					{name: "GETATTR", call: proxytest.GetattrCall(1), gets: proxytest.GetattrCall(1)},
 					{name: "WRITE", call: proxytest.WriteCall(2, 0, 70000), want: accepted(2, 0, 10008, 0, 0)},
 					{name: "WRITE again", call: proxytest.WriteCall(3, 0, 70000), want: accepted(3, 0, 10008, 0, 0)},
@@ -65,19 +60,7 @@ func TestTapRefuses(t *testing.T) {
 					{name: "MKDIR under krb5i", call: proxytest.GSSCall(proxytest.MkdirCall(16, "y"), 2, oncrpc.GSSServiceIntegrity), want: denied(16, oncrpc.AuthTooWeak)},
 				} {
 					tap.on.Store(i > 0)
-					before := x.server.total()
-					got, err := client.Call(tt.call)
-					want := tt.want
-					if want == nil {
-						want = proxytest.Expected(tt.call)
-					}
-					if err != nil || !bytes.Equal(got, want) {
-						t.Errorf("%s over %s: %v\n got %x\nwant %x", tt.name, listener, err, cut(got), cut(want))
-					}
-					n := x.server.total() - before
-					if tt.gets == nil && n != 0 || tt.gets != nil && (n != 1 || x.server.saw(tt.gets) == 0) {
-						t.Errorf("%s over %s: the server got %d Calls, want %x", tt.name, listener, n, cut(tt.gets))
-					}
+					x.try(t, client, listener, &tt)
 				}
 				tap.on.Store(false)
 				m := proxytest.MkdirCall(20, "now")
@@ -98,14 +81,7 @@ func TestTapRefuses(t *testing.T) {
 func TestTapRefusesRepeated(t *testing.T) {
 	t.Parallel()
 	for _, ends := range []bool{false, true} {
-		h := proxytest.NewHarness(t, budget)
-		release := make(chan struct{})
-		tcp := h.TCPServer(proxytest.Behaviour{Intercept: func(*oncrpc.Call) ([]byte, bool) {
-			<-release
-			return nil, false
-		}})
-		p := h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "0.0.0.0:0", Upstream: "tcp"}},
-			[]settings.UpstreamOptions{{Name: "tcp", Endpoints: []string{tcp.Addr()}, Connections: 1, Credits: 1}})
+		h, tcp, p, release := oneHeldCall(t)
 		tap := new(refusingTap)
 		p.SetTap(tap)
 		if ends { // another Call has the only credit, so the first one waits

@@ -39,16 +39,23 @@ echo reads $(ops READ)
 rm -r $d
 do_umount' sh`
 
-// TestLabNames: the hot files of a bridge are those that a kernel has read, with as many octets as it has read, also after names
-// have changed. The removal at the end marks them.
-func TestLabNames(t *testing.T) {
+// learningBridge returns a guest that is ready and a bridge that learns names and has not started.
+func learningBridge(t *testing.T) (g *guest, b *bridgeProcess) {
+	t.Helper()
 	needLab(t)
-	g := newServer(t, packGuest(t))
+	g = newServer(t, packGuest(t))
 	g.launch(t)
-	b := newBridgeProcess(t, g)
+	b = newBridgeProcess(t, g)
 	b.noProbes(t)
 	b.configure(t, upstreamsKey, "names: {mode: on}\n"+upstreamsKey)
 	g.ready(t)
+	return g, b
+}
+
+// TestLabNames: the hot files of a bridge are those that a kernel has read, with as many octets as it has read, also after names
+// have changed. The removal at the end marks them.
+func TestLabNames(t *testing.T) {
+	g, b := learningBridge(t)
 	b.start(t)
 	far := farEnd{nfs: b.port, mount: b.port}
 	for _, v := range []string{"3", "4.2"} {
@@ -82,13 +89,7 @@ func TestLabNames(t *testing.T) {
 // TestLabHot: six clients use three exports. The files and exports that a bridge shows are those that the clients' kernels have read,
 // although names change meanwhile. A bridge that starts again counts from nothing, and knows the names that are looked up then.
 func TestLabHot(t *testing.T) {
-	needLab(t)
-	g := newServer(t, packGuest(t))
-	g.launch(t)
-	b := newBridgeProcess(t, g)
-	b.noProbes(t)
-	b.configure(t, upstreamsKey, "names: {mode: on}\n"+upstreamsKey)
-	g.ready(t)
+	g, b := learningBridge(t)
 	g.job(t, time.Minute, "STEP=setup /lab/exports.sh") // one has a UUID: its fsid of NFSv3 is not that of NFSv4
 	b.start(t)
 	far := farEnd{nfs: b.port, mount: b.port}
