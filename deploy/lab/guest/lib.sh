@@ -97,6 +97,24 @@ client_mnt() {
     esac
 }
 
+# client_nlm NAME starts what a client machine that locks needs of its own: an rpcbind and a statd, and these need a /run. statd
+# begins with what is in /tmp/nsm. The number in /proc/sys/fs/nfs/nsm_local_state is one for all namespaces, and no
+# client machine may write it.
+client_nlm() {
+    client "$1" sh -ec '
+        [ ! -e /run/nlm ] || exit 0
+        mount -t tmpfs tmpfs /run
+        mount -t tmpfs tmpfs /var/lib/nfs
+        mount -o bind /proc/sys /proc/sys
+        mount -o bind,remount,ro /proc/sys
+        mkdir -p /var/lib/nfs/sm /var/lib/nfs/sm.bak
+        [ ! -e /tmp/nsm ] || cp -r /tmp/nsm/* /var/lib/nfs
+        touch /var/lib/nfs/state
+        rpcbind -w
+        rpc.statd --no-notify
+        touch /run/nlm'
+}
+
 # after_grace waits until lockd's grace period is over: the server grants no delegations in it. It
 # lasts 50 s after boot and cannot be shortened.
 after_grace() { while [ "$(cut -d. -f1 /proc/uptime)" -lt 70 ]; do sleep 1; done; }

@@ -58,22 +58,6 @@ start_client() {
     client "$1" mount.nfs "$from:/export" /mnt -o vers=3
     client "$1" grep -q " /mnt nfs .*vers=3,.*local_lock=none" /proc/mounts
 }
-# A client that locks needs an rpcbind and a statd of its own, and these need a /run. The number in
-# /proc/sys/fs/nfs/nsm_local_state is one for all namespaces, and no client may write it.
-client_nlm() {
-    client "$1" sh -ec '
-        [ ! -e /run/nlm ] || exit 0
-        mount -t tmpfs tmpfs /run
-        mount -t tmpfs tmpfs /var/lib/nfs
-        mount -o bind /proc/sys /proc/sys
-        mount -o bind,remount,ro /proc/sys
-        mkdir -p /var/lib/nfs/sm /var/lib/nfs/sm.bak
-        [ ! -e /tmp/nsm ] || cp -r /tmp/nsm/* /var/lib/nfs
-        touch /var/lib/nfs/state
-        rpcbind -w
-        rpc.statd --no-notify
-        touch /run/nlm'
-}
 # configure NAME ADDRESS NFS MOUNT SERVER writes what the bridge on a machine has: its own address, and its storage's.
 configure() {
     mkdir -p "/run/$1"

@@ -6,18 +6,6 @@ host=$1 vers=3
 f=nlm
 trap 'for c in c1 c2; do /lab/client.sh $c umount -l /mnt; done 2> /dev/null' EXIT
 
-# A client that locks needs an rpcbind and a statd of its own, and these need a /run.
-client_nlm() {
-    client "$1" sh -ec '
-        [ ! -e /run/nlm ] || exit 0
-        mount -t tmpfs tmpfs /run
-        mount -t tmpfs tmpfs /var/lib/nfs
-        mkdir /var/lib/nfs/sm /var/lib/nfs/sm.bak
-        rpcbind -w
-        rpc.statd --no-notify
-        touch /run/nlm'
-}
-
 begin
 for c in c1 c2; do
     client_nlm $c
