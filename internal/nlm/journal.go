@@ -3,6 +3,7 @@ package nlm
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -54,7 +55,7 @@ type line struct {
 	Body    []byte `json:"body,omitempty"`
 	Mode    uint32 `json:"mode,omitempty"`
 	Access  uint32 `json:"access,omitempty"`
-	State   uint32 `json:"state,omitempty"` // state has it, too
+	State   uint32 `json:"state,omitempty"` // state has it, too, and hold and wait; left out there, it is the owner's
 
 	Owed bool `json:"owed,omitempty"` // of a state: what follows from it is not done yet
 
@@ -175,6 +176,9 @@ func (t *table) apply(l *line) error {
 		}
 		s := span{l.Start, l.End}
 		t.unwait(o, f, s)
+		if l.Op != "free" {
+			f.state = cmp.Or(l.State, o.state)
+		}
 		switch l.Op {
 		case "hold":
 			t.hold(o, f, s)
@@ -246,9 +250,14 @@ func (j *journal) owner(o *owner) {
 
 // mark says that an owner holds a range, waits for it, or does neither.
 func (j *journal) mark(op string, o *owner, handle string, w wait) {
-	if j != nil {
-		j.write(&line{Op: op, Number: o.number, Handle: []byte(handle), Start: w.Start, End: w.End, Exclusive: w.exclusive, Asked: w.asked})
+	if j == nil {
+		return
 	}
+	l := line{Op: op, Number: o.number, Handle: []byte(handle), Start: w.Start, End: w.End, Exclusive: w.exclusive, Asked: w.asked}
+	if op != "free" {
+		l.State = o.files[handle].state
+	}
+	j.write(&l)
 }
 
 func (j *journal) monitor(host netip.Addr, m monitor) {

@@ -407,3 +407,40 @@ func TestTorture(t *testing.T) {
 	w.settled(0, 0)
 	w.idle()
 }
+
+// TestLocksBeforeNotice: a client that has restarted locks a file before its notice is here, because a datagram is lost, say. Its
+// processes have the same numbers as before: Linux counts from 0. The notice frees what the client had before, and not what it
+// has locked since.
+func TestLocksBeforeNotice(t *testing.T) {
+	for _, restarted := range []bool{false, true} {
+		t.Run(fmt.Sprintf("bridge restarted %v", restarted), func(t *testing.T) {
+			w := newWorld(t, nlmtest.Linux, nlmtest.Linux)
+			c, other := w.clients[0], w.clients[1]
+			old, mine, waited := exclusive(0), exclusive(0), exclusive(0)
+			old.FH, waited.FH = []byte("old"), []byte("waited")
+			w.do(c, nlmtest.Lock, old, nlmtest.StatGranted)
+			w.do(other, nlmtest.Lock, waited, nlmtest.StatGranted)
+			w.wait(c, waited)
+			w.settled(2, 1)
+			c.Stop()
+			if err := c.Reboot(); err != nil {
+				t.Fatal(err)
+			}
+			w.do(c, nlmtest.Lock, mine, nlmtest.StatGranted)
+			w.settled(3, 1)
+			if restarted {
+				w.restartBridge()
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), testkit.Patience)
+			defer cancel()
+			c.Renotify(ctx)
+			w.settled(2, 0)
+			w.do(other, nlmtest.Test, old, nlmtest.StatGranted)
+			w.do(other, nlmtest.Test, mine, nlmtest.StatDenied)
+			w.do(c, nlmtest.Unlock, mine, nlmtest.StatGranted)
+			w.do(other, nlmtest.Unlock, waited, nlmtest.StatGranted)
+			w.settled(0, 0)
+			w.idle()
+		})
+	}
+}

@@ -41,7 +41,7 @@ type owner struct {
 	number     uint32 // the svid that the server has
 	oh         []byte // of the latest LOCK, as the client has it
 	credential credential
-	state      uint32 // of the client's status monitor, by the latest LOCK
+	state      uint32 // of the client's status monitor, by the latest LOCK of any file
 	mode       uint32 // of SHARE
 	access     uint32
 	files      map[string]*file // by handle
@@ -63,6 +63,7 @@ type file struct {
 	waits   []wait
 	pending []span // of LOCKs under way
 	asking  []wait // that the client is being asked whether it takes
+	state   uint32 // of the client's status monitor, by the latest LOCK
 }
 
 // A wait is a LOCK that waits, and what cancels it.
@@ -179,7 +180,7 @@ func (t *table) begin(id identity, p path, r *request, c credential) *owner {
 		f = new(file)
 		o.files[string(r.handle)] = f
 	}
-	f.pending = append(f.pending, r.span())
+	f.pending, f.state = append(f.pending, r.span()), r.state
 	if fresh || o.path != p || !bytes.Equal(o.oh, r.oh) || !o.credential.equal(c) || o.state != r.state || o.mode != r.mode || o.access != r.access {
 		o.path, o.oh, o.credential = p, bytes.Clone(r.oh), credential{c.flavor, bytes.Clone(c.body)}
 		o.state, o.mode, o.access = r.state, r.mode, r.access
@@ -443,16 +444,19 @@ type loss struct {
 	waits  []wait
 }
 
-// lost returns what a client had that has restarted, but not what it has locked since with this state of its monitor. A
-// nil state is all.
+// lost returns what a client had that has restarted, but not of those files of an owner of which it has locked something
+// since with this state of its monitor: it may have the same numbers for its processes as before. A nil state is all.
 func (t *table) lost(client netip.Addr, state *uint32) (all []loss) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for id, o := range t.owners {
-		if id.client != client || state != nil && *state == o.state {
+		if id.client != client {
 			continue
 		}
 		for handle, f := range o.files {
+			if state != nil && *state == f.state {
+				continue
+			}
 			all = append(all, loss{*o, handle, slices.Concat(f.waits, f.asking)})
 		}
 	}

@@ -81,18 +81,22 @@ func (c *Client) Stop() {
 	c.Host.Stop()
 }
 
-// Restart starts the Client after Stop, with a new state number and other ports. It returns when the server's status
-// monitor has answered its notice.
+// Restart starts the Client after Stop, as Reboot does. It returns when the server's status monitor has answered its notice.
 func (c *Client) Restart(ctx context.Context) error {
-	c.mu.Lock()
-	c.begin()
-	c.state += 2
-	c.mu.Unlock()
-	if err := c.Start(); err != nil {
+	if err := c.Reboot(); err != nil {
 		return err
 	}
 	c.Renotify(ctx)
 	return ctx.Err()
+}
+
+// Reboot starts the Client after Stop, with a new state number and other ports, and without a notice.
+func (c *Client) Reboot() error {
+	c.mu.Lock()
+	c.begin()
+	c.state += 2
+	c.mu.Unlock()
+	return c.Start()
 }
 
 // Renotify sends the notice of the last restart until it is answered.
