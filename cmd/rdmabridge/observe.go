@@ -219,11 +219,11 @@ func (o *observers) closeExcept(other observers) {
 	if o.tracer != nil && o.tracer != other.tracer {
 		o.tracer.Close()
 	}
-	if o.audit != nil && o.audit != other.audit {
-		o.audit.close() // before the names, which it asks for paths
-	}
 	if o.names != nil && o.names != other.names {
-		o.names.close()
+		o.names.close() // before the audit log, which gets the paths that it waits for
+	}
+	if o.audit != nil && o.audit != other.audit {
+		o.audit.close()
 	}
 }
 

@@ -93,9 +93,10 @@ func start(o Options) *Log {
 
 var client = netip.MustParseAddrPort("192.0.2.1:700")
 
-// A player shows Calls to a Log as a loop does.
+// A player shows Calls to a Log, and to what learns names if that is not nil, as a loop does.
 type player struct {
 	*Log
+	names   *names.Watch
 	next    uint64
 	refused int
 }
@@ -118,6 +119,9 @@ func (p *player) play(operation string, call, reply []byte, over observe.TapOver
 		Parts: [][]byte{call}, Program: h.Program, Version: h.Version, Procedure: h.Procedure, Operation: operation,
 	}
 	p.Message(&m)
+	if p.names != nil {
+		p.names.Message(&m)
+	}
 	if m.Refuse {
 		p.refused++
 		p.Over(&observe.TapOver{Call: p.next, At: at, Result: "local", Postponed: true})
@@ -131,10 +135,16 @@ func (p *player) play(operation string, call, reply []byte, over observe.TapOver
 		p.Message(&m)
 		m.Out = true
 		p.Message(&m)
+		if p.names != nil {
+			p.names.Message(&m)
+		}
 	}
 	over.Call, over.At = p.next, at
 	if over.Result == "" {
 		over.Result, over.Sent = "replied", true
+	}
+	if p.names != nil {
+		p.names.Over(&over)
 	}
 	p.Over(&over)
 }
@@ -350,6 +360,61 @@ func TestHide(t *testing.T) {
 	}
 }
 
+// TestPathsOfTheTime: a line has the path that its file had when the Call was over, and what waits for paths is written at the
+// end, and when names are not learned any more.
+func TestPathsOfTheTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		learns := func() *names.Watch {
+			return names.Start(names.Options{Loops: 1, Memory: 1 << 20, Sample: 1, Missed: func(uint64) {}})
+		}
+		d := &disk{room: 1 << 30}
+		p := &player{names: learns()}
+		p.Log = start(Options{Output: d, Names: func() *names.Watch { return p.names }})
+		lookup := func(name string) {
+			call, reply := message(3, 3, encode(nil, items{"dddd", name}), encode(nil, items{0, "ffff", 0, 0}))
+			p.next++
+			m := observe.TapMessage{Call: p.next, Conn: &observe.TapConn{Leg: observe.TapClients, Name: "nfs", Peer: client}, At: at, Parts: [][]byte{call}, Program: oncrpc.ProgramNFS, Version: 3, Procedure: 3, Operation: "LOOKUP"}
+			p.names.Message(&m)
+			m.Reply, m.Out, m.Parts = true, true, [][]byte{reply}
+			p.names.Message(&m)
+			p.names.Over(&observe.TapOver{Call: p.next, At: at})
+		}
+		write := func() {
+			call, reply := message(3, 7, encode(nil, items{"ffff", 0, 0, 4, 2, "data"}), encode(nil, items{0, 0, 0, 4, 2, 0, 0}))
+			p.play("WRITE", call, reply, observe.TapOver{})
+		}
+		rename := func(from, to string) {
+			call, reply := message(3, 14, encode(nil, items{"dddd", from, "dddd", to}), encode(nil, items{0, 0, 0, 0, 0}))
+			p.play("RENAME", call, reply, observe.TapOver{})
+		}
+		lookup("a")
+		write()
+		rename("a", "b")
+		write() // all of these are over before anybody has looked at names
+		old := p.names
+		p.names = learns() // as a reload does
+		old.Close()
+		lookup("c")
+		write()
+		p.Close()
+		p.names.Close()
+		var paths []string
+		for _, line := range d.lines() {
+			var l struct{ Operation, Path, Name string }
+			if err := json.Unmarshal([]byte(line), &l); err != nil {
+				t.Fatal(err)
+			}
+			paths = append(paths, l.Operation+" "+l.Path+l.Name)
+		}
+		if want := []string{"WRITE .../a", "RENAME a", "WRITE .../b", "WRITE .../c"}; !slices.Equal(paths, want) {
+			t.Errorf("got %q, want %q", paths, want)
+		}
+		if n := p.memory.Load(); n != 0 {
+			t.Errorf("%d octets of memory are left", n)
+		}
+	})
+}
+
 // TestChoice: clients and users that are not chosen have no lines, and GSS users, whom nobody knows, have some.
 func TestChoice(t *testing.T) {
 	call, reply := remove3("a", 0)
@@ -379,9 +444,9 @@ func TestChoice(t *testing.T) {
 
 // TestExports: what is known to be outside of the exports has no line. What is not known has one, and so has what leads inside.
 func TestExports(t *testing.T) {
-	paths := map[names.Handle]string{{Handle: "home"}: "/home", {Handle: "homes"}: "/homes", {Handle: "sub"}: "/home/a/b", {Handle: "far"}: ".../x"}
+	paths := map[string]string{"home": "/home", "homes": "/homes", "sub": "/home/a/b", "far": ".../x"}
 	at := func(handle, below, name string) place {
-		return place{handle: handle, below: below, name: name, named: name != ""}
+		return place{handle: handle, below: below, name: name, named: name != "", base: paths[handle]}
 	}
 	rooted := func(below string) place { return place{rooted: true, below: below} }
 	for _, v := range []struct {
@@ -402,10 +467,10 @@ func TestExports(t *testing.T) {
 		{place{}, place{}, true},
 	} {
 		o := operation{at: v.at, to: v.to}
-		if got := o.in([]string{"/srv/x", "/home"}, "", paths); got != v.want {
+		if got := o.in([]string{"/srv/x", "/home"}); got != v.want {
 			t.Errorf("%+v to %+v: %v", v.at, v.to, got)
 		}
-		if !o.in([]string{"/"}, "", paths) || !o.in(nil, "", paths) {
+		if !o.in([]string{"/"}) || !o.in(nil) {
 			t.Errorf("%+v to %+v is not below the root", v.at, v.to)
 		}
 	}
@@ -431,6 +496,12 @@ func TestOpaque(t *testing.T) {
 	})
 }
 
+// written waits in a bubble until what is over is written, or cannot be.
+func written() {
+	time.Sleep(gather)
+	synctest.Wait()
+}
+
 // TestFull: lines for which the disk has no room are counted, and the log says how many as soon as there is room.
 func TestFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -442,7 +513,7 @@ func TestFull(t *testing.T) {
 		for i := range lines {
 			call, reply := remove3(fmt.Sprint(i), 0)
 			p.play("REMOVE", call, reply, observe.TapOver{})
-			synctest.Wait()
+			written()
 		}
 		d.grow(1 << 20)
 		time.Sleep(2 * retryEvery) // and no Call comes
@@ -483,13 +554,13 @@ func TestBlocked(t *testing.T) {
 			p := &player{Log: l}
 			call, reply := remove3(strings.Repeat("n", 4096), 0)
 			p.play("REMOVE", call, reply, observe.TapOver{})
-			synctest.Wait() // it is being written
+			written() // it hangs
 			const calls = mostMemory/4096 + 100
 			for range calls {
 				p.play("REMOVE", call, reply, observe.TapOver{})
 			}
 			close(d.gate)
-			synctest.Wait()
+			written()
 			l.Close()
 			told, good := missing(d.lines())
 			if deny && told > 0 || !deny && p.refused > 0 || told+p.refused < 100 || told+p.refused+good != calls+1 || l.o.Refused.Value() != uint64(p.refused) {
@@ -519,7 +590,7 @@ func TestDeny(t *testing.T) {
 		}
 		for range 45 {
 			remove(0)
-			synctest.Wait()
+			written()
 		}
 		if p.refused == 0 || sent < 6 {
 			t.Errorf("%d refused of %d", p.refused, sent)
@@ -583,7 +654,7 @@ func TestDenyEnds(t *testing.T) {
 			p := &player{Log: l}
 			call, reply := remove3("a", 0)
 			p.play("REMOVE", call, reply, observe.TapOver{})
-			synctest.Wait()
+			written()
 			began := time.Now()
 			v.do(l, other)
 			synctest.Wait()

@@ -30,13 +30,26 @@ func begin(b []byte, at time.Time, event string) []byte {
 // text appends a member.
 func text(b []byte, key, value string) []byte {
 	b = append(b, `,"`...)
-	b = append(b, key...)
+	b = append(append(b, key...), `":`...)
+	if plain(value) {
+		return append(append(append(b, '"'), value...), '"')
+	}
 	quoted, _ := json.Marshal(value) // a string has no error
-	b = append(append(b, `":`...), quoted...)
+	b = append(b, quoted...)
 	if !utf8.ValidString(value) {
 		b = text(b, key+"_hex", hex.EncodeToString([]byte(value)))
 	}
 	return b
+}
+
+// plain reports whether value is a JSON string as it is.
+func plain(value string) bool {
+	for i := range len(value) {
+		if c := value[i]; c < ' ' || c > '~' || c == '"' || c == '\\' || c == '<' || c == '>' || c == '&' {
+			return false
+		}
+	}
+	return true
 }
 
 // number appends a member.
@@ -57,7 +70,7 @@ func optional(b []byte, key, value string) []byte {
 func end(b []byte) []byte { return append(b, "}\n"...) }
 
 // line appends the line of an operation of e.
-func (e *ended) line(b []byte, kind string, o *operation, paths map[names.Handle]string) []byte {
+func (e *ended) line(b []byte, kind string, o *operation) []byte {
 	b = begin(b, e.at, kind)
 	b = text(b, "client", addressOf(e.client))
 	b = optional(b, "identity", e.identity)
@@ -72,8 +85,8 @@ func (e *ended) line(b []byte, kind string, o *operation, paths map[names.Handle
 	}
 	b = number(text(b, "program", program), "version", uint64(e.version))
 	b = text(b, "operation", o.name)
-	b = o.at.append(b, "", e, paths)
-	b = o.to.append(b, "to_", e, paths)
+	b = o.at.append(b, "", e.choice.Hide)
+	b = o.to.append(b, "to_", e.choice.Hide)
 	b = optional(b, "target", e.choice.Hide.Path(o.target))
 	b = optional(b, "attribute", o.attribute)
 	if o.hasOctets {
@@ -87,31 +100,28 @@ func (e *ended) line(b []byte, kind string, o *operation, paths map[names.Handle
 }
 
 // in reports whether o may be about a file below one of exports.
-func (o *operation) in(exports []string, listener string, paths map[names.Handle]string) bool {
-	return len(exports) == 0 || !o.at.outside(exports, listener, paths) || o.to != (place{}) && !o.to.outside(exports, listener, paths)
+func (o *operation) in(exports []string) bool {
+	return len(exports) == 0 || !o.at.outside(exports) || o.to != (place{}) && !o.to.outside(exports)
 }
 
 // outside reports whether p is known to be below none of exports. A path that begins with "..." is not known.
-func (p *place) outside(exports []string, listener string, paths map[names.Handle]string) bool {
-	full := paths[names.Handle{Listener: listener, Handle: p.handle}]
-	if full == "" && !p.rooted {
+func (p *place) outside(exports []string) bool {
+	if p.base == "" && !p.rooted {
 		return false
 	}
-	full = path(full, p.below, p.name)
+	full := path(p.base, p.below, p.name)
 	return strings.HasPrefix(full, "/") && !slices.ContainsFunc(exports, func(e string) bool {
 		return full == e || strings.HasPrefix(full, strings.TrimSuffix(e, "/")+"/")
 	})
 }
 
 // append appends what is known of p, with a prefix before each key: its path, or else a handle and the names behind it.
-func (p *place) append(b []byte, prefix string, e *ended, paths map[names.Handle]string) []byte {
-	hide := e.choice.Hide
-	base := paths[names.Handle{Listener: e.listener, Handle: p.handle}]
+func (p *place) append(b []byte, prefix string, hide names.Hidden) []byte {
 	switch {
 	case p.rooted:
 		return text(b, prefix+"path", hide.Path(path("", p.below, p.name)))
-	case base != "":
-		return text(b, prefix+"path", hide.Path(path(base, p.below, p.name)))
+	case p.base != "":
+		return text(b, prefix+"path", hide.Path(path(p.base, p.below, p.name)))
 	case p.handle == "" && !p.named:
 		return b
 	case p.handle != "":

@@ -21,10 +21,15 @@ import (
 const (
 	mostMemory  = 64 << 20 // octets of the Calls under way and of those that wait to be written
 	mostBatch   = 256      // Calls that are written at a time
+	mostLines   = 64 << 10 // octets of lines, and as many as the last Call has
 	mostOpaque  = 1024     // clients whose encrypted Calls a loop counts apart
 	opaqueEvery = time.Minute
 	retryEvery  = time.Second
-	pathsWithin = time.Second // how long the paths of a batch may take
+	askWithin   = time.Second // how long Close waits for paths
+
+	// gather is how long lines wait for others: to write each by itself costs a client that makes one change after the other
+	// much of its speed.
+	gather = 10 * time.Millisecond
 
 	// closeTimeout bounds how long Close waits for a disk that hangs.
 	closeTimeout = 2 * time.Second
@@ -67,6 +72,7 @@ type Log struct {
 	stop    chan struct{} // closed by Close
 	done    chan struct{} // closed when the goroutine has ended
 	failed  loglimit.Seldom
+	text    []byte // lines that are made; the goroutine's
 
 	mu     sync.Mutex // guards output, and is held while a batch is written
 	output Output
@@ -90,6 +96,7 @@ type ended struct {
 	fate string // what became of it, as in rdmabridge_listener_calls_total
 	sent bool   // it may have been executed
 
+	log    *Log
 	choice *Choice // when it ended
 }
 
@@ -258,17 +265,38 @@ func (l *Log) Over(o *observe.TapOver) {
 	case c.lost > 0:
 		l.drop(c.lost)
 	default:
-		e := &ended{call: c, at: o.At, fate: o.Result, sent: o.Sent, choice: l.choice.Load()}
+		e := &ended{call: c, at: o.At, fate: o.Result, sent: o.Sent, log: l, choice: l.choice.Load()}
 		if e.lines() == 0 {
 			break
 		}
-		l.waitingMu.Lock()
-		l.waiting = append(l.waiting, e)
-		l.waitingMu.Unlock()
-		signal(l.more)
+		if w := l.o.Names(); w == nil || !w.Ask(o.Loop, o.At, e) {
+			l.put(e)
+		}
 		return // its memory is given back when it is written
 	}
 	l.memory.Add(-int64(c.octets))
+}
+
+// put has e written.
+func (l *Log) put(e *ended) {
+	l.waitingMu.Lock()
+	l.waiting = append(l.waiting, e)
+	l.waitingMu.Unlock()
+	signal(l.more)
+}
+
+// Learned is part of names.Asker.
+func (e *ended) Learned(path func(listener, handle string) string) {
+	for i := range e.ops {
+		for _, p := range [...]*place{&e.ops[i].at, &e.ops[i].to} {
+			if p.handle != "" {
+				p.base = path(e.listener, p.handle)
+				e.octets += len(p.base)
+				e.log.memory.Add(int64(len(p.base)))
+			}
+		}
+	}
+	e.log.put(e)
 }
 
 // drop notes that n lines are missing.
@@ -316,6 +344,10 @@ func (l *Log) run() {
 	for {
 		select {
 		case <-l.more:
+			select {
+			case <-time.After(gather):
+			case <-l.stop:
+			}
 			l.writeWaiting()
 		case <-retry.C:
 			if l.lacks.Load() > 0 {
@@ -324,6 +356,7 @@ func (l *Log) run() {
 		case now := <-minute.C:
 			l.tellOpaque(now)
 		case <-l.stop:
+			l.settle()
 			l.writeWaiting()
 			l.tellOpaque(time.Now())
 			l.write(nil, 0)
@@ -332,6 +365,15 @@ func (l *Log) run() {
 			_ = l.output.Close()
 			return
 		}
+	}
+}
+
+// settle has those written that wait for their paths.
+func (l *Log) settle() {
+	if w := l.o.Names(); w != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), askWithin)
+		defer cancel()
+		w.Settle(ctx)
 	}
 }
 
@@ -348,51 +390,25 @@ func (l *Log) writeWaiting() {
 
 // batch writes the lines of all.
 func (l *Log) batch(all []*ended) {
-	paths, exports := l.paths(all), l.choice.Load().Exports
-	var text []byte
-	lines := 0
+	exports := l.choice.Load().Exports
+	text, lines := l.text[:0], 0
 	for _, e := range all {
 		for i := range e.ops {
-			if kind := e.kind(i); kind != "" && e.ops[i].in(exports, e.listener, paths) {
-				text = e.line(text, kind, &e.ops[i], paths)
+			if kind := e.kind(i); kind != "" && e.ops[i].in(exports) {
+				text = e.line(text, kind, &e.ops[i])
 				lines++
 			}
 		}
 		l.memory.Add(-int64(e.octets))
-		if len(text) >= 64<<10 {
+		if len(text) >= mostLines {
 			l.write(text, lines)
 			text, lines = text[:0], 0
 		}
 	}
 	l.write(text, lines)
-}
-
-// paths returns the paths of the handles in all, as far as they are known.
-func (l *Log) paths(all []*ended) map[names.Handle]string {
-	w := l.o.Names()
-	if w == nil {
-		return nil
+	if l.text = text; cap(text) > 2*mostLines {
+		l.text = nil
 	}
-	known := make(map[names.Handle]string)
-	for _, e := range all {
-		for i := range e.ops {
-			for _, h := range [...]string{e.ops[i].at.handle, e.ops[i].to.handle} {
-				if h != "" {
-					known[names.Handle{Listener: e.listener, Handle: h}] = ""
-				}
-			}
-		}
-	}
-	handles := make([]names.Handle, 0, len(known))
-	for h := range known {
-		handles = append(handles, h)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), pathsWithin)
-	defer cancel()
-	for i, p := range w.Paths(ctx, handles) {
-		known[handles[i]] = p
-	}
-	return known
 }
 
 // tellOpaque writes how many Calls of each client could not be read.

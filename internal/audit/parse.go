@@ -60,6 +60,7 @@ type place struct {
 	below  string // names that lead from the handle, each behind a slash
 	name   string // "" for the file itself
 	named  bool
+	base   string // the path of the handle when the Call was over; "" if it is not known
 }
 
 // Octets of texts that are kept. What is longer is no name to any server.

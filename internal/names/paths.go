@@ -1,22 +1,32 @@
 package names
 
-import "context"
+import (
+	"context"
+	"time"
+)
 
-// A Handle is a file handle, as the clients of a listener know it.
-type Handle struct{ Listener, Handle string }
+// An Asker wants to know the paths of handles as they were at a time.
+type Asker interface {
+	// Learned is called once, on a goroutine of the Watch, which it must not hold up. path returns the path of a handle of
+	// a listener, or "" where none is known. A path begins with "..." if the directories above are not known. path may not
+	// be called later.
+	Learned(path func(listener, handle string) string)
+}
 
-// Paths returns the path of each handle, "" where none is known. It has learned of all Calls that ended before. A path
-// begins with "..." if the directories above are not known. Paths returns nil if ctx is done or w is closed.
-func (w *Watch) Paths(ctx context.Context, handles []Handle) (paths []string) {
-	w.inside(ctx, func() {
-		paths = make([]string, len(handles))
-		for i, h := range handles {
-			if e := w.book.table.find(h.Listener, []byte(h.Handle)); e != nil {
-				paths[i] = w.book.table.path(e)
-			}
-		}
-	})
-	return paths
+// Ask has a called when w has learned of all Calls that ended on this loop, and of those that ended on others before the
+// time at, which is now. It reports false if that cannot be, because too much waits or w is closed. It runs on the loop.
+func (w *Watch) Ask(loop int, at time.Time, a Asker) bool { return w.queues[loop].askFrom(a, at) }
+
+// Settle returns when all that have asked were called, or ctx is done.
+func (w *Watch) Settle(ctx context.Context) { w.inside(ctx, func() {}) }
+
+// path is what an Asker gets. It runs in the goroutine.
+func (w *Watch) path(listener, handle string) string {
+	e := w.book.table.find(listener, []byte(handle))
+	if e == nil {
+		return ""
+	}
+	return w.book.table.path(e)
 }
 
 // How what is not known is shown.

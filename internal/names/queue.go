@@ -2,6 +2,7 @@ package names
 
 import (
 	"net/netip"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -37,6 +38,7 @@ type record struct {
 	began       time.Time
 	took        time.Duration
 	call, reply []byte
+	asker       Asker // it is no Call
 }
 
 // A queue brings records from one loop to the goroutine.
@@ -50,6 +52,9 @@ type queue struct {
 	queued atomic.Int64 // octets
 	missed atomic.Uint64
 	sample samplers // the loop's
+
+	mu     sync.Mutex // guards closed; the loop has it while it posts a record with an asker
+	closed bool
 }
 
 // newQueue returns a queue of which sample is the part of the Calls that is looked at, as in Options.
@@ -117,19 +122,58 @@ func (q *queue) over(call uint64) {
 	delete(q.open, call)
 	if n := len(r.call) + len(r.reply); len(r.reply) > 0 {
 		q.sample.tells.spend(float64(n>>10), r.weight) // a list of a directory costs more than other Calls
-		next := q.posted.Load()
-		if next-q.taken.Load() < queueLen && q.queued.Load()+int64(n) <= mostQueued {
-			s := &q.slots[next%queueLen]
-			r, *s = *s, r
-			q.queued.Add(int64(n))
-			q.posted.Store(next + 1)
-		} else {
+		if !q.post(r) {
 			q.missed.Add(1)
+			q.keep(r)
 		}
+		return
 	}
+	q.keep(r)
+}
+
+// post puts r into the queue, and reports whether there was room. It runs on the loop.
+func (q *queue) post(r *record) bool {
+	next, n := q.posted.Load(), int64(len(r.call)+len(r.reply))
+	if next-q.taken.Load() >= queueLen || q.queued.Load()+n > mostQueued {
+		return false
+	}
+	s := &q.slots[next%queueLen]
+	old := *s
+	*s = r
+	q.queued.Add(n)
+	q.posted.Store(next + 1)
+	q.keep(old)
+	return true
+}
+
+// keep keeps r, which may be nil, for another Call. It runs on the loop.
+func (q *queue) keep(r *record) {
 	if r != nil && len(q.free) < mostFree && cap(r.call)+cap(r.reply) <= mostKept {
 		q.free = append(q.free, r)
 	}
+}
+
+// askFrom posts a question of a at the time at, and reports whether it did. It runs on the loop.
+func (q *queue) askFrom(a Asker, at time.Time) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return false
+	}
+	r := q.spare()
+	*r = record{began: at, call: r.call[:0], reply: r.reply[:0], asker: a}
+	if !q.post(r) {
+		q.keep(r)
+		return false
+	}
+	return true
+}
+
+// close has askFrom post nothing any more.
+func (q *queue) close() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.closed = true
 }
 
 // peek returns the oldest record, or nil. It is valid until pop.
@@ -145,6 +189,7 @@ func (q *queue) pop() {
 	n := q.taken.Load()
 	r := q.slots[n%queueLen]
 	q.queued.Add(-int64(len(r.call) + len(r.reply)))
+	r.asker = nil
 	if cap(r.call)+cap(r.reply) > mostKept {
 		r.call, r.reply = nil, nil
 	}

@@ -61,10 +61,16 @@ func Start(o Options) *Watch {
 	return w
 }
 
-// Close ends the goroutine. The Watch is no Tap any more.
+// Close ends the goroutine, and calls all that have asked. The Watch is no Tap any more.
 func (w *Watch) Close() {
 	w.cancel()
 	<-w.done
+	for _, q := range w.queues {
+		q.close()
+	}
+	for range w.queues { // each is shorter than a turn
+		w.drain()
+	}
 }
 
 // Looks is part of observe.Sampler.
@@ -143,6 +149,10 @@ func (w *Watch) drain() {
 
 // take learns from a record, and counts it.
 func (w *Watch) take(r *record) {
+	if r.asker != nil {
+		r.asker.Learned(w.path)
+		return
+	}
 	p := &w.parsed
 	p.parse(r.call, r.reply)
 	if p.opaque {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
@@ -325,4 +326,53 @@ func BenchmarkRead(b *testing.B) {
 			}
 		})
 	}
+}
+
+// An asker is told a path.
+type asker struct {
+	handle string
+	told   []string
+}
+
+func (a *asker) Learned(path func(listener, handle string) string) {
+	a.told = append(a.told, path("nfs", a.handle))
+}
+
+// TestAsk: an Asker is told the path as it was when it asked. What has asked before Close is told, and what asks later is not
+// taken; neither is what there is no room for.
+func TestAsk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := Start(Options{Loops: 1, Sample: 1, Memory: 1 << 20, Missed: func(uint64) {}})
+		f := newFeeder(w, 0, "192.0.2.1")
+		a := &asker{handle: "ffff"}
+		ask := func() {
+			t.Helper()
+			if !w.Ask(0, time.Now(), a) {
+				t.Error("nobody listens")
+			}
+		}
+		ask()
+		f.lookup("ffff", "dddd", "a")
+		ask()
+		f.call("RENAME", 14, items{"dddd", "a", "dddd", "b"}, items{0, 0, 0, 0, 0})
+		ask()
+		if len(a.told) > 0 {
+			t.Errorf("told at once: %q", a.told)
+		}
+		w.Settle(t.Context())
+		if want := []string{"", ".../a", ".../b"}; !slices.Equal(a.told, want) {
+			t.Errorf("told %q, want %q", a.told, want)
+		}
+		asked := 0
+		for w.Ask(0, time.Now(), a) {
+			asked++
+		}
+		w.Close()
+		if len(a.told) != 3+asked || asked != queueLen {
+			t.Errorf("%d were told of %d", len(a.told)-3, asked)
+		}
+		if w.Ask(0, time.Now(), a) {
+			t.Error("taken after Close")
+		}
+	})
 }
