@@ -167,6 +167,7 @@ control: {path: %q}
 	}
 
 	checkTable(t, cut)
+	checkFiles(t, cut)
 
 	// Each file of the ring can be read, and only so many are there.
 	rings, err := filepath.Glob(filepath.Join(dir, "ring_0*.pcapng"))
@@ -219,6 +220,48 @@ func samePortTwice(t *testing.T, addr string) {
 			t.Fatal(err)
 		}
 		nc.Close()
+	}
+}
+
+// checkFiles checks what explain --path says of the capture of both legs: the data and no other Call on each.
+func checkFiles(t *testing.T, file string) {
+	t.Helper()
+	count := func(path string) map[string]int {
+		var out, errOut bytes.Buffer
+		if code := execute([]string{"explain", "--path", path, "--json", file}, &out, &errOut); code != cli.ExitDone {
+			t.Fatalf("explain: %d, %s", code, &errOut)
+		}
+		n := make(map[string]int)
+		for line := range bytes.Lines(out.Bytes()) {
+			var m struct {
+				Kind string
+				Call struct {
+					Procedure string `json:"procedure_name"`
+					File      struct{ Path string }
+				}
+				Unknown int `json:"unknown_files"`
+			}
+			if err := json.Unmarshal(line, &m); err != nil {
+				t.Fatal(err)
+			}
+			if m.Kind == "call" || m.Kind == "reply" {
+				n[m.Kind]++
+			}
+			if m.Call.Procedure != "" {
+				n[m.Call.Procedure]++
+				if m.Call.File.Path != path {
+					t.Errorf("--path %s shows a Call about %q", path, m.Call.File.Path)
+				}
+			}
+			n["unknown"] += m.Unknown
+		}
+		return n
+	}
+	if n := count("/data"); n["READ"] != 8 || n["WRITE"] != 8 || n["call"] != n["reply"] || n["LOOKUP"]+n["FSINFO"]+n["unknown"] > 0 {
+		t.Errorf("--path /data: %v", n)
+	}
+	if n := count("/nothing"); n["call"]+n["reply"]+n["unknown"] > 0 {
+		t.Errorf("--path /nothing: %v", n)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/cli"
 	"github.com/rdmabridge/rdmabridge/internal/explain"
+	"github.com/rdmabridge/rdmabridge/internal/names"
 	"github.com/rdmabridge/rdmabridge/internal/rules"
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
 )
@@ -31,6 +32,8 @@ type explainFlags struct {
 	json        bool
 	summary     bool
 	max         int
+	exports     []string
+	paths       []string
 }
 
 func newExplainCommand() *cobra.Command {
@@ -60,6 +63,11 @@ has no addresses; then all Calls are said to come from it.
 
     rdmabridge explain -c rdmabridge.yaml --listener nfs nfs.pcap
 
+With --export and --path explain leaves out all Calls but those about certain files. It
+learns where files are from the LOOKUPs, MOUNTs and the like in FILE.
+
+    rdmabridge explain --path '/home/**/*.log' --summary nfs.pcap
+
 Exit codes: 0 every message was explained, malformed ones included; 1 FILE cannot be
 read; 2 the command line is wrong.`,
 		Args: cli.AtMost(1),
@@ -88,6 +96,8 @@ read; 2 the command line is wrong.`,
 	cmd.Flags().StringVar(&f.client.client, "client", "", "with --listener: the `CLIENT` that makes the Calls: an address, or address:port")
 	cmd.Flags().StringVar(&f.client.proxy, "proxy", "", "with --listener: the `ADDRESS` of the load balancer that the client comes through")
 	cmd.Flags().StringSliceVar(&f.client.identity, "identity", nil, "with --listener: `NAMES` in the client's certificate")
+	cmd.Flags().StringArrayVar(&f.exports, "export", nil, "explain only Calls about files in the export `PATH`, with their Replies, as far as FILE tells where files are")
+	cmd.Flags().StringArrayVar(&f.paths, "path", nil, "the same for files at `PATTERN` or below, such as '/home/*/build' or '**/*.log'")
 	cmd.Flags().BoolVar(&f.summary, "summary", false, "print a table by operation, with the columns of nfsiostat, instead of the messages")
 	cmd.Flags().BoolVar(&f.json, "json", false, "print a JSON object a line, one for each message")
 	cmd.Flags().IntVar(&f.max, "max", 0, "stop after so many messages; 0: explain all")
@@ -97,6 +107,10 @@ read; 2 the command line is wrong.`,
 // options validates the flags.
 func (f *explainFlags) options(cmd *cobra.Command) (explain.Options, error) {
 	o := explain.Options{Max: f.max, JSON: f.json, Summary: f.summary}
+	var err error
+	if o.Files, err = names.NewFilter(f.exports, f.paths); err != nil {
+		return o, fmt.Errorf("--path: %w", err)
+	}
 	if f.max < 0 {
 		return o, fmt.Errorf("--max %d is not possible; write 0 or more", f.max)
 	}

@@ -30,6 +30,9 @@ type callPart struct {
 	// Local is the Reply of the bridge if the bridge does not forward the Call.
 	Local string `json:"local,omitempty"`
 
+	// File is what the Call is about. It is nil without Options.Files.
+	File *file `json:"file,omitempty"`
+
 	// Rules is what the rules of the listener say, in order; the last one that matches and has an effect ends it.
 	Rules *ruled `json:"rules,omitempty"`
 

@@ -16,6 +16,7 @@ import (
 	"strings"
 
 	"github.com/rdmabridge/rdmabridge/internal/capture"
+	"github.com/rdmabridge/rdmabridge/internal/names"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
@@ -29,13 +30,20 @@ type Options struct {
 	Mode        string        // pool.mode of the upstream; "" stands for auto
 	Source      string        // the file that thresholds and limits come from; "" if there is none
 	Rules       *Rules        // nil: say nothing of rules
+	Files       names.Filter  // explain only Calls about these files, with their Replies; only for captures
 	Max         int           // stop after so many messages; 0: explain all
 	JSON        bool          // print one JSON object a line instead of text
 	Summary     bool          // print a table by operation instead of messages
 }
 
+// errNoCapture reports Options.Files for an input without connections.
+var errNoCapture = errors.New("only a capture tells which file a Call is about")
+
 // Run explains the messages of in and prints the explanations to w.
 func Run(w io.Writer, in *Input, o Options) error {
+	if o.Files.Set() && in.capture == nil {
+		return errNoCapture
+	}
 	e := newExplainer(o)
 	switch {
 	case o.Summary:
@@ -83,7 +91,11 @@ func (e *explainer) explainCapture(c *capture.Capture) error {
 	for _, conn := range c.Conns {
 		e.connections[conn] = newConnection(conn)
 	}
+	if e.filter.Set() {
+		e.files, e.unknown = findFiles(all, e.filter)
+	}
 	for i := range all {
+		e.index = i
 		if err := e.explainMessage(&all[i]); err != nil {
 			return err
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/capture"
+	"github.com/rdmabridge/rdmabridge/internal/names"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb/nfs"
@@ -30,6 +31,11 @@ type explainer struct {
 	cut        int // messages among them of which too little was captured
 	unanswered int // Calls without a Reply that calls does not have any more
 
+	filter  *names.Filter // Options.Files
+	files   files         // what it chooses; nil for all messages
+	index   int           // in files, of the message that is explained
+	unknown int           // Calls that it cannot judge
+
 	connections map[*capture.Conn]*connection
 	comments    map[int][]string       // of packets
 	ours        bool                   // rdmabridge capture has made the input
@@ -41,7 +47,7 @@ func newExplainer(o Options) *explainer {
 	e := &explainer{
 		registry: o.Registry, limits: make(map[nfs.SessionID]nfs.SessionLimits),
 		callInline: o.CallInline, replyInline: o.ReplyInline,
-		source: o.Source, max: o.Max, mode: o.Mode, rules: o.Rules,
+		source: o.Source, max: o.Max, mode: o.Mode, rules: o.Rules, filter: &o.Files,
 		calls: make(map[callKey]*knownCall), bound: make(map[nfs.SessionID]int),
 	}
 	if e.mode == "" {
@@ -67,6 +73,7 @@ type knownCall struct {
 	at      time.Time // when the Call was captured
 	length  int       // octets of the whole Call
 	replies int       // Replies explained so far
+	hidden  bool      // Options.Files does not choose it
 
 	parsed     bool        // whether the header was complete; the fields below are set then
 	call       oncrpc.Call // without Message
@@ -91,6 +98,12 @@ type printer interface {
 
 // show numbers, counts and prints m.
 func (e *explainer) show(m *message) error {
+	if e.hides() {
+		return nil
+	}
+	if m.Call != nil {
+		m.Call.File = e.files[e.index]
+	}
 	if e.max > 0 && e.count == e.max {
 		return errEnough
 	}
@@ -109,16 +122,19 @@ func (e *explainer) show(m *message) error {
 	return e.print.message(m)
 }
 
+// hides reports whether Options.Files does not choose the message that is explained.
+func (e *explainer) hides() bool { return e.files != nil && e.files[e.index] == nil }
+
 // remember stores k for its Reply. A Call that was stored before with the same XID and a
 // similar header makes k a retransmission.
 func (e *explainer) remember(m *message, c *capture.Message, k *knownCall) {
 	key := callKey{c.Conn, c.Stream, k.call.XID}
-	k.number = e.count + 1
+	k.number, k.hidden = e.count+1, e.hides()
 	if before := e.calls[key]; before != nil && before.replies == 0 {
 		if m.Call != nil && before.same(k) {
 			m.Call.Retransmission = before.number
 			k.number = before.number
-		} else {
+		} else if !before.hidden {
 			e.unanswered++
 		}
 	}

@@ -11,8 +11,9 @@ type summary struct {
 	Unanswered  int           `json:"unanswered"` // Calls without a Reply; counted only in captures
 	Malformed   int           `json:"malformed"`
 	Cut         int           `json:"cut"`
-	Incomplete  bool          `json:"incomplete"`       // whether --max stopped the explanation
-	Broken      string        `json:"broken,omitempty"` // the error at which the capture ends
+	Unknown     int           `json:"unknown_files,omitempty"` // Calls of which the capture does not tell whether --path and --export choose them
+	Incomplete  bool          `json:"incomplete"`              // whether --max stopped the explanation
+	Broken      string        `json:"broken,omitempty"`        // the error at which the capture ends
 	Skipped     []skipped     `json:"skipped_packets,omitempty"`
 	Connections []*connection `json:"connections,omitempty"`
 	Hints       []string      `json:"hints,omitempty"`
@@ -27,7 +28,7 @@ type skipped struct {
 // summarise returns the summary. incomplete says that --max stopped the explanation.
 func (e *explainer) summarise(in *Input, incomplete bool) *summary {
 	s := &summary{
-		Kind: "summary", Messages: e.count, Calls: e.callCount, Replies: e.replyCount, Malformed: e.malformed, Cut: e.cut, Incomplete: incomplete,
+		Kind: "summary", Messages: e.count, Calls: e.callCount, Replies: e.replyCount, Malformed: e.malformed, Cut: e.cut, Unknown: e.unknown, Incomplete: incomplete,
 	}
 	if in.capture == nil {
 		return s
@@ -35,7 +36,7 @@ func (e *explainer) summarise(in *Input, incomplete bool) *summary {
 	if !incomplete {
 		s.Unanswered = e.unanswered
 		for _, k := range e.calls {
-			if k.replies == 0 {
+			if k.replies == 0 && !k.hidden {
 				s.Unanswered++
 			}
 		}

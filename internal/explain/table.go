@@ -167,8 +167,9 @@ func (p *tablePrinter) end(s *summary) error {
 			Kind       string       `json:"kind"`
 			Seconds    float64      `json:"seconds"`
 			Operations []*operation `json:"operations"`
+			Unknown    int          `json:"unknown_files,omitempty"`
 			Broken     string       `json:"broken,omitempty"`
-		}{"operations", p.seconds, all, s.Broken})
+		}{"operations", p.seconds, all, s.Unknown, s.Broken})
 	}
 	p.printf("%s in %s\n\n", count(s.Messages, "message"), time.Duration(p.seconds*float64(time.Second)).Round(time.Millisecond))
 	p.printf("%-28s %8s %9s %11s %9s %7s %12s %12s %11s %6s\n", "operation", "ops", "ops/s", "kB/s", "kB/op", "retrans", "avg RTT (ms)", "avg exe (ms)", "bridge (ms)", "errors")
@@ -176,6 +177,7 @@ func (p *tablePrinter) end(s *summary) error {
 		p.printf("%-28s %8d %9.1f %11.1f %9.1f %7d %12s %12s %11s %6d\n", o.Program+" "+o.Operation, o.Calls, o.PerSecond,
 			rate(float64(o.Bytes)/1024, p.seconds), rate(float64(o.Bytes)/1024, float64(o.Calls)), o.Retrans, milli(o.RTT), milli(o.Exe), milli(o.Bridge), o.Errors)
 	}
+	p.unknownFiles(s)
 	if s.Broken != "" {
 		p.printf("%s\n", s.Broken)
 	}

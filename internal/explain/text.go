@@ -98,6 +98,13 @@ func (p *textPrinter) location(l *location) {
 	p.printf("\n")
 }
 
+// unknownFiles says that --path and --export could not judge all Calls.
+func (p *textPrinter) unknownFiles(s *summary) {
+	if s.Unknown > 0 {
+		p.printf("left out: %s about files that may be among those wanted; the capture has not enough of their names\n", count(s.Unknown, "Call"))
+	}
+}
+
 func (p *textPrinter) end(s *summary) error {
 	p.printf("\n%s: %s, %s", count(s.Messages, "message"), count(s.Calls, "Call"), replies(s.Replies))
 	if s.Unanswered > 0 {
@@ -110,6 +117,7 @@ func (p *textPrinter) end(s *summary) error {
 		p.printf(", %d cut", s.Cut)
 	}
 	p.printf("\n")
+	p.unknownFiles(s)
 	if s.Incomplete {
 		p.printf("stopped by --max: the input has more messages\n")
 	}

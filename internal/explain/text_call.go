@@ -14,6 +14,9 @@ func (p *textPrinter) call(c *callPart) {
 	if c.Compound != nil {
 		p.compound(c.Compound)
 	}
+	if c.File != nil {
+		p.row("file", "%s", c.File)
+	}
 	if c.Rules != nil {
 		p.rules(c.Rules)
 	}

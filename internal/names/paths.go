@@ -2,6 +2,7 @@ package names
 
 import (
 	"context"
+	"net/netip"
 	"time"
 )
 
@@ -74,6 +75,26 @@ func (w *Watch) Where(ctx context.Context, calls []Exchange) (places []Place) {
 		}
 	})
 	return places
+}
+
+// A Reader learns from Calls and Replies that are there already, one after the other. Nothing is left out.
+type Reader struct {
+	book   book
+	parsed parsed
+}
+
+// NewReader returns a Reader that keeps names in so many octets of memory.
+func NewReader(memory int) *Reader {
+	return &Reader{book: book{table: newTable(memory), exports: newExports()}}
+}
+
+// Read learns from an exchange of a client, and returns where the file is that it is about.
+func (r *Reader) Read(client netip.Addr, x Exchange) Place {
+	r.parsed.parse(x.Call, x.Reply)
+	for i := range r.parsed.facts {
+		r.book.learn(client, x.Listener, &r.parsed.facts[i])
+	}
+	return r.book.use(x.Listener, &r.parsed, func(path string) string { return path })
 }
 
 // use returns where the file is that p is about.
