@@ -60,12 +60,13 @@ tests() {
 # count ACTION FILE: how many tests ended so.
 count() { grep -c "\"Action\":\"$1\".*\"Test\":" "$2"; }
 
-# shortened cuts what each failed test printed to its first lines, its messages, and what follows a sign of a crash. A bridge's
+# shortened cuts what each failed test printed to its messages, the first lines of each, and what follows a sign of a crash. A bridge's
 # log may have thousands of long lines.
 shortened() {
     awk '/^=== |^DONE / {lines = messages = 0}
+        /^ +[a-z0-9_]+\.go:[0-9]+: / && messages++ < 20 {lines = 0}
         /^panic: |^fatal error: |WARNING: DATA RACE/ {lines = -60}
-        lines++ < 20 || /^ +[a-z0-9_]+\.go:[0-9]+: / && messages++ < 20 {print substr($0, 1, 400)}'
+        lines++ < 20 {print substr($0, 1, 400)}'
 }
 
 # verdict is the last step: it shows all failures once more, and counts the tests in the last line.

@@ -36,6 +36,7 @@ func defaults() map[string]any {
 		"names.memory":         "32MiB",
 		"names.sample":         "auto",
 		"names.redact":         none,
+		"names.page":           "off",
 		"drain.timeout":        "30s",
 		"reload.watch":         "2s",
 		"handover.path":        none,

@@ -41,7 +41,7 @@ func TestDefaults(t *testing.T) {
 		Admin:     Admin{Address: "127.0.0.1:9090"},
 		Log:       Log{Level: "info", Format: "auto", Access: AccessLog{Mode: "off", Slower: Duration(100 * time.Millisecond), Sample: 0.01, Path: "stderr"}, Audit: AuditLog{Output: "file", Path: none, Syslog: "/dev/log", OnFailure: "drop"}},
 		Tracing:   Tracing{Endpoint: none, Sample: 0.001, Slower: Duration(time.Second)},
-		Names:     Names{Mode: Off, Memory: 32 * MiB, Redact: none},
+		Names:     Names{Mode: Off, Memory: 32 * MiB, Redact: none, Page: Off},
 		Drain:     Drain{Timeout: Duration(30 * time.Second)},
 		Reload:    Reload{Watch: Duration(2 * time.Second)},
 		Handover:  Handover{Path: none},

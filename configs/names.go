@@ -13,6 +13,7 @@ type Names struct {
 	Memory  Size     `mapstructure:"memory"`  // for the names of file handles
 	Sample  Sample   `mapstructure:"sample"`  // the part of the Calls that is looked at
 	Redact  string   `mapstructure:"redact"`  // none or hash
+	Page    Switch   `mapstructure:"page"`    // whether the status page shows them
 	Hide    []string `mapstructure:"hide"`    // patterns of names that are never shown
 	Metrics []string `mapstructure:"metrics"` // paths of the exports that have metrics
 }
@@ -64,10 +65,12 @@ func (r *report) shownPath(at, e string) {
 	}
 }
 
-// LearnsAs reports whether a bridge learns the same with n as with o. The exports that have metrics do not matter.
+// LearnsAs reports whether a bridge learns the same with n as with o. The exports that have metrics, and who sees names, do not
+// matter.
 func (n *Names) LearnsAs(o *Names) bool {
 	a, b := *n, *o
 	a.Metrics, b.Metrics = nil, nil
+	a.Page, b.Page = Off, Off
 	return reflect.DeepEqual(a, b)
 }
 

@@ -63,6 +63,7 @@ type bridge struct {
 
 	taps  *tap.Hub                    // has the captures and observers.names
 	names atomic.Pointer[names.Watch] // that of observers.names, for the control socket; nil for none
+	paged atomic.Bool                 // the status page shows names
 
 	metrics *metrics.Registry
 	arena   *regmem.Arena

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"context"
 	"os"
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/configs"
 	"github.com/rdmabridge/rdmabridge/internal/admin"
+	"github.com/rdmabridge/rdmabridge/internal/names"
 	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/metrics"
 )
@@ -26,7 +28,25 @@ func (b *bridge) document(q status.Query) status.Document {
 	d.Sockets = status.Descriptors{Used: b.engine.Sockets().Open(), Limit: b.engine.Sockets().Limit()}
 	d.Events = b.sink.Events()
 	d.Locks = b.locksStatus()
+	d.Names = b.namesShown()
 	return d
+}
+
+// namesOnPage is how many rows of each table of names the status page has, and namesWithin how long it may take to count them.
+const (
+	namesOnPage = 20
+	namesWithin = time.Second
+)
+
+// namesShown returns the names for the status page; nil if it is to have none.
+func (b *bridge) namesShown() *status.Names {
+	w := b.names.Load()
+	if w == nil || !b.paged.Load() {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), namesWithin)
+	defer cancel()
+	return w.Names(ctx, names.Query{Minutes: 1, Rows: namesOnPage})
 }
 
 // makePages makes the answers for operators, which the admin server and the control socket serve, and

@@ -141,6 +141,22 @@ control: {path: %q}
 	testkit.Eventually(t, "the export is counted again, from 0", func() bool {
 		return slices.Equal(exports("read_bytes"), []string{fmt.Sprintf("nfs / %d", size)})
 	})
+	// The admin address has names when the file says so, and they are still known then.
+	page := func() *status.Names {
+		r, err := http.Get("http://" + admin + "/api/v1/status")
+		must(t, err)
+		defer r.Body.Close()
+		var d status.Document
+		must(t, json.NewDecoder(r.Body).Decode(&d))
+		return d.Names
+	}
+	x.reload(text+"names: {mode: on, page: on}\n", `"setting":"names.page","old":"off","new":"on"`)
+	testkit.Eventually(t, "names are on the page", func() bool {
+		n := page()
+		return n != nil && slices.ContainsFunc(n.Files, func(h status.Hot) bool { return h.Path == "/data" }) && len(n.Exports) == 1
+	})
+	x.reload(text+"names: {mode: on}\n", `"setting":"names.page","old":"on","new":"off"`)
+	testkit.Eventually(t, "names are not on the page", func() bool { return page() == nil })
 	x.reload(text, `"setting":"names.mode","old":"on","new":"off"`)
 	want("read_bytes")
 	if s := top("--files"); !strings.Contains(s, "This bridge learns no names") {

@@ -112,6 +112,7 @@ func (b *bridge) prepareObservers(next *configs.Config) (commit, abandon func(),
 		old, uncounted := b.observers, b.named.Counted()
 		b.observers, b.accessed, b.traced, b.named, b.audited = fresh, next.Log.Access, next.Tracing, next.Names, next.Log.Audit
 		b.names.Store(fresh.names.watch())
+		b.paged.Store(next.Names.Page == configs.On)
 		if fresh.names != nil {
 			fresh.names.Count(next.Names.Metrics)
 		}

@@ -59,6 +59,17 @@ func (f *fixture) Document(q status.Query) status.Document {
 			{Name: "arena", Limit: 640 << 20, Peak: 12 << 20},
 		}},
 	}
+	if !f.empty {
+		d.Names = &status.Names{
+			Since: now.Add(-80 * time.Second), Time: now, Sample: 0.25, Known: 4000, Used: 1 << 20,
+			Exports: []status.Hot{{Listener: "nfs", Export: "/export/home", Calls: 320000, Error: 800, Read: 8e9, Written: 4e8, Mean: 0.0004}, {Listener: "nfs", Export: "fsid 0x11", Calls: 800}},
+			Files: []status.Hot{
+				{Listener: "nfs", Export: "/export/home", Path: "/export/home/<img src=x onerror=alert(2)>/x.o", Calls: 80000, Error: 400, Read: 3e9, Mean: 0.0002},
+				{Listener: "nfs", Export: "/export/home", Path: ".../old", Removed: true, Calls: 40},
+			},
+			Clients: []status.Hot{{Listener: "nfs", Export: "/export/home", Client: "10.20.0.7", Calls: 40000, Written: 4e8}},
+		}
+	}
 	if f.empty {
 		d.Started, d.Memory.Used, d.Memory.Resident = now.Add(-4*time.Second), 2<<20, 3<<20
 		for i := range d.Memory.Accounts {

@@ -99,6 +99,11 @@ func fillLists(d *status.Document) {
 	list(&d.Tenants)
 	list(&d.Clients.List)
 	list(&d.Operations)
+	if n := d.Names; n != nil {
+		list(&n.Exports)
+		list(&n.Files)
+		list(&n.Clients)
+	}
 	list(&d.Memory.Accounts)
 	list(&d.Events)
 	for i := range d.Listeners {

@@ -82,6 +82,12 @@ func testPageUse(t *testing.T, b *browser.Browser) {
 			"#operations tbody tr:first-child":          "READ",
 			"#memory tbody tr:first-child":              "612 MiB of 2.0 GiB",
 			"#events li:nth-child(2)":                   "and 42 more like it",
+			"#names h2":                                 "in the last 1 min 20 s, from 25 % of the Calls",
+			"#names tbody tr:first-child":               "/export/home",
+			"#names .card:nth-of-type(2) tbody th":      "/export/home/<img src=x onerror=alert(2)>/x.o",
+			"#names .card:nth-of-type(2) tbody td.n":    "1,000",
+			"#names .card:nth-of-type(2) .t-warn":       "removed",
+			"#nav":                                      "Exports and files",
 			"#overview .tile:first-child":               "Calls/s",
 			"#upstreams article:last-of-type .halves p": "used of 4,032 granted, 4,096 requested",
 		} {
@@ -187,6 +193,9 @@ func testPageUse(t *testing.T, b *browser.Browser) {
 	t.Run("another page", func(t *testing.T) {
 		p, s := open(t, b, &fixture{empty: true}, desk)
 		p.Until("the page is drawn", "document.querySelectorAll('#clients .empty').length === 1")
+		if !browser.Eval[bool](p, "document.getElementById('names').hidden && document.getElementById('names').textContent === ''") {
+			t.Error("there are names")
+		}
 		sound(t, p, s)
 	})
 	for _, r := range p.Requests() {

@@ -28,7 +28,7 @@ type Document struct {
 	Locks      *Locks      `json:"locks,omitempty"` // nil if the bridge has no lock manager
 	Clients    Clients     `json:"clients"`
 	Operations []Operation `json:"operations"`
-	Names      *Names      `json:"-"` // which top asks for beside the document; nil if names are off
+	Names      *Names      `json:"names,omitempty"` // nil unless the page is to show names; top asks for more of them beside the document
 	Memory     Memory      `json:"memory"`
 	Events     []Event     `json:"events"`  // the newest first
 	History    History     `json:"history"` // the last ten minutes

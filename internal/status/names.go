@@ -2,8 +2,8 @@ package status
 
 import "time"
 
-// Names says which exports and files are used most, and by which clients. The control socket alone serves it, because
-// names are data.
+// Names says which exports and files are used most, and by which clients. The control socket alone serves it, unless
+// names.page is on, because names are data.
 type Names struct {
 	Since  time.Time `json:"since"`  // what is counted began then
 	Time   time.Time `json:"time"`   // when this was written

@@ -228,8 +228,8 @@
     fill("nav", [
       ["problems", "Problems", list(d.problems).length, (list(d.problems)[0] || {}).severity], ["overview", "Overview", null], ["listeners", "Listeners", list(d.listeners).length],
       ["upstreams", "Upstreams", list(d.upstreams).length], ["clients", "Clients", d.clients.total], ["operations", "Operations", list(d.operations).length],
-      ["memory", "Memory", percent(d.memory.budget > 0 ? d.memory.used / d.memory.budget : 0)], ["events", "Events", list(d.events).length],
-    ].map(([id, name, n, style]) => h("li", { key: id, class: style || false }, h("a", { href: "#" + id }, name, n === null ? null : [" ", h("b", null, n)]))));
+      d.names ? ["names", "Exports and files", null] : null, ["memory", "Memory", percent(d.memory.budget > 0 ? d.memory.used / d.memory.budget : 0)], ["events", "Events", list(d.events).length],
+    ].filter(Boolean).map(([id, name, n, style]) => h("li", { key: id, class: style || false }, h("a", { href: "#" + id }, name, n === null ? null : [" ", h("b", null, n)]))));
   }
 
   // problems shows what is wrong. A screen reader hears only what is new or over: the figures in the texts change all the time.
@@ -453,6 +453,29 @@
       rows.length > most ? h("p", null, h("button", { type: "button", key: "all", "aria-expanded": String(view.allOperations), onclick: () => { view.allOperations = !view.allOperations; draw(); } }, view.allOperations ? "Show fewer" : `Show all ${rows.length}`)) : null);
   }
 
+  // names shows what the bridge has learned of exports and files, if names.page is on.
+  function names() {
+    const d = view.doc, n = d.names;
+    const section = document.getElementById("names");
+    section.hidden = !n;
+    if (!n) {
+      section.removeAttribute("aria-labelledby");
+      fill("names");
+      return;
+    }
+    section.setAttribute("aria-labelledby", "names-h");
+    const seconds = Math.max(1, (Date.parse(n.time) - Date.parse(n.since)) / 1000);
+    const used = (title, rows, columns, cells, empty) => rows.length ? table(title, [...columns, ["Calls/s", N], ["Read", N], ["Written", N], ["Time of a Call", N]],
+      rows.map((x) => ({ key: [x.listener, x.export, x.path, x.client].join("\n"), cells: [...cells(x),
+        [digits(x.calls / seconds), x.error > 0 ? h("span", { class: "sub" }, "± " + digits(x.error / seconds)) : null], bytesPerSecond(x.read / seconds), bytesPerSecond(x.written / seconds), x.mean > 0 ? time(x.mean) : "–"] })))
+      : h("p", { class: "card empty" }, empty);
+    const at = (x) => h("span", { class: "sub" }, x.listener);
+    fill("names", heading("names", "Exports and files", `those with the most Calls in the last ${age(seconds)}` + (n.sample < 1 ? `, from ${percent(n.sample)} of the Calls` : "") + (n.opaque ? `, ${number.format(n.opaque)} encrypted` : "")),
+      used("Exports", list(n.exports), [["Export", T]], (x) => [[x.export, at(x)]], "No export has been used."),
+      used("Files", list(n.files), [["File", T], ["Export", T]], (x) => [[x.path, x.removed ? h("span", { class: "t-warn" }, " removed") : null, at(x)], x.export], "No file has been used."),
+      used("Clients of exports", list(n.clients), [["Client", T], ["Export", T]], (x) => [[x.client, at(x)], x.export], "No client has used an export."));
+  }
+
   function memory() {
     const m = view.doc.memory;
     const share = (used, limit) => `${bytes(used)} of ${bytes(limit)}`;
@@ -484,7 +507,7 @@
   function draw() {
     if (!view.doc) return;
     const focused = document.activeElement;
-    for (const part of [header, problems, overview, listeners, upstreams, clients, operations, memory, events]) part();
+    for (const part of [header, problems, overview, listeners, upstreams, clients, operations, names, memory, events]) part();
     // An element that was moved loses its focus.
     if (focused && focused !== document.activeElement && focused.isConnected) focused.focus({ preventScroll: true });
     status();
