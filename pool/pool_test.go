@@ -400,6 +400,41 @@ func BenchmarkSubmitDone(b *testing.B) {
 	}
 }
 
+// BenchmarkSubmitDoneQueued is what a Call costs that waits for its turn among the flows of eight hosts.
+func BenchmarkSubmitDoneQueued(b *testing.B) {
+	p := idlePool(b, Options{Connections: 1}, nil, nil)
+	m := &lineMember{}
+	p.seats[0].setMember(m, "", 0, false)
+	p.seats[0].Granted(4, Elsewhere)
+	for range 8 {
+		h := &Host{}
+		for range 2 {
+			f := &Flow{Host: h}
+			for range 4 {
+				if err := p.Submit(&Entry{Flow: f, Cost: 200}, 0); err != nil {
+					b.Fatal(err)
+				}
+			}
+		}
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		e := m.line[0]
+		m.line = append(m.line[:0], m.line[1:]...)
+		e.Answered()
+		e.Seat().Done(e, 0)
+		_ = p.Submit(e, 0)
+	}
+}
+
+// A lineMember has its Calls in the order in which they were dispatched.
+type lineMember struct {
+	nullMember
+	line []*Entry
+}
+
+func (m *lineMember) Dispatch(e *Entry, _ int) { m.line = append(m.line, e) }
+
 type nullMember struct{}
 
 func (*nullMember) Dispatch(*Entry, int) {}
