@@ -302,7 +302,7 @@ func TestBatchFirstReply(t *testing.T) {
 			}
 			time.Sleep(2500 * time.Millisecond)
 			synctest.Wait()
-			if !hangs.Host.aside.in() || !waits.Host.aside.in() {
+			if !hangs.Host.aside.In() || !waits.Host.aside.In() {
 				t.Fatal("a host has room in its window")
 			}
 			n := int(waits.Host.held)

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
+	"github.com/rdmabridge/rdmabridge/pool/drr"
 )
 
 // Elsewhere is the affinity of a goroutine that is not a loop.
@@ -105,15 +106,15 @@ type Flow struct {
 	only *Seat
 
 	// Guarded by Pool.mu.
-	waiting    [2]fifo    // small Calls, and large ones
-	turn       turn[Flow] // in place.flows while Calls wait
-	place      *place     // where the flow waits, or waited last
-	emptied    int64      // queue.served when the flow's last Call left the queue
-	seat       *Seat      // seat of the flow's last small Call
-	arrivals   uint32     // Pool.arrivals when the pool chose seat
-	smallInRow int32      // small Calls since the last large one, while one waits
-	loopQueue  int32      // 1 + index of the loop in whose queue the flow waits; 0: not known yet
-	seatQueue  int32      // 1 + index of the seat in whose queue the flow waits instead; 0: none
+	waiting    [2]fifo        // small Calls, and large ones
+	turn       drr.Turn[Flow] // in place.flows while Calls wait
+	place      *place         // where the flow waits, or waited last
+	emptied    int64          // queue.served when the flow's last Call left the queue
+	seat       *Seat          // seat of the flow's last small Call
+	arrivals   uint32         // Pool.arrivals when the pool chose seat
+	smallInRow int32          // small Calls since the last large one, while one waits
+	loopQueue  int32          // 1 + index of the loop in whose queue the flow waits; 0: not known yet
+	seatQueue  int32          // 1 + index of the seat in whose queue the flow waits instead; 0: none
 }
 
 // weight returns Weight, or 1 if Weight is not set.
@@ -128,7 +129,7 @@ func (f *Flow) host() *Host {
 }
 
 // active reports whether a Call of f waits.
-func (f *Flow) active() bool { return f.turn.in() }
+func (f *Flow) active() bool { return f.turn.In() }
 
 // resumes reports whether f, which has a Call again, goes on with the turn in which the Call before
 // left q: f is ordered, and the others have not had a round since.

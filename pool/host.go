@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"github.com/rdmabridge/rdmabridge/pool/ages"
+	"github.com/rdmabridge/rdmabridge/pool/drr"
 )
 
 // A Host is what a pool counts as one client: the flows of all connections of one address.
@@ -17,7 +18,7 @@ type Host struct {
 	held     int32             // Calls outstanding
 	unproven int32             // of held: share.go
 	holder   int32             // 1 + index in shared.holders, while held is not 0
-	aside    turn[Host]        // in shared.aside, while the host has no room in its window: no place is in the ring of its queue
+	aside    drr.Turn[Host]    // in shared.aside, while the host has no room in its window: no place is in the ring of its queue
 	places   *place            // where Calls of the host wait, or have waited, linked by place.another
 	ages     ages.Count[int32] // of the Calls outstanding
 	answered uint32            // Pool.age when the host got its last Reply
@@ -48,19 +49,19 @@ func (s *Spread) add(n int32) {
 
 // A place is where the Calls of one host wait in one queue. Its flows take turns.
 type place struct {
-	turn    turn[place] // in queue.ring while Calls wait, unless the host is set aside
-	host    *Host       // constant, as the next two
+	turn    drr.Turn[place] // in queue.ring while Calls wait, unless the host is set aside
+	host    *Host           // constant, as the next two
 	queue   *queue
 	another *place // of the same host, in another queue
 
-	flows ring[Flow] // flows that have waiting Calls
-	n     int        // waiting Calls
+	flows drr.Ring[Flow] // flows that have waiting Calls
+	n     int            // waiting Calls
 
 	weight int // the largest weight of the flows
 	share  int // how much of queue.weight the place has, while it is in the ring
 
-	list   *ring[place] // known, fresh or stuck of the queue, or nil
-	listed turn[place]  // in list
+	list   *drr.Ring[place] // known, fresh or stuck of the queue, or nil
+	listed drr.Turn[place]  // in list
 }
 
 // unitWeight is the share of a host of weight 1 that waits in one queue. A host that waits in
@@ -83,7 +84,7 @@ func (h *Host) in(q *queue) *place {
 		}
 	}
 	pl := &place{host: h, queue: q, another: h.places}
-	pl.turn.of, pl.listed.of = pl, pl
+	pl.turn.Of, pl.listed.Of = pl, pl
 	h.places = pl
 	return pl
 }
@@ -100,15 +101,15 @@ func (pl *place) gain() int {
 }
 
 // flow returns the flow whose Call goes next.
-func (pl *place) flow() *Flow { return pl.flows.choose((*Flow).price, (*Flow).gain) }
+func (pl *place) flow() *Flow { return pl.flows.Choose((*Flow).price, (*Flow).gain) }
 
 // enter puts the place in the ring of its queue, unless it is in it, or the host is set aside. resumes says whether the
 // place goes on with the turn it had.
 func (pl *place) enter(resumes bool) {
-	if pl.turn.in() || pl.host.aside.in() {
+	if pl.turn.In() || pl.host.aside.In() {
 		return
 	}
-	pl.queue.ring.put(&pl.turn, resumes)
+	pl.queue.ring.Put(&pl.turn, resumes)
 	pl.queue.inRing++
 	pl.host.rings++
 	pl.host.divide()
@@ -116,10 +117,10 @@ func (pl *place) enter(resumes bool) {
 
 // leave takes the place out of the ring of its queue, if it is in it.
 func (pl *place) leave() {
-	if !pl.turn.in() {
+	if !pl.turn.In() {
 		return
 	}
-	pl.queue.ring.remove(&pl.turn)
+	pl.queue.ring.Remove(&pl.turn)
 	pl.queue.inRing--
 	pl.queue.weight -= pl.share
 	pl.share = 0
@@ -129,7 +130,7 @@ func (pl *place) leave() {
 
 // withdraw takes f, which has no waiting Calls any more, out of the turns of the place's flows.
 func (pl *place) withdraw(f *Flow) {
-	pl.flows.remove(&f.turn)
+	pl.flows.Remove(&f.turn)
 	pl.queue.nFlows--
 }
 
@@ -138,7 +139,7 @@ func (pl *place) withdraw(f *Flow) {
 func (h *Host) divide() {
 	h.over = h.Spread.pools()
 	for pl := h.places; pl != nil; pl = pl.another {
-		if pl.turn.in() {
+		if pl.turn.In() {
 			pl.queue.weight -= pl.share
 			pl.share = max(1, unitWeight*pl.weight/int(h.rings*h.over))
 			pl.queue.weight += pl.share
@@ -149,12 +150,12 @@ func (h *Host) divide() {
 // weigh finds the place's weight, which is the largest of its flows.
 func (pl *place) weigh() {
 	pl.weight = 0
-	for f := range pl.flows.all {
+	for f := range pl.flows.All {
 		pl.weight = max(pl.weight, f.weight())
 	}
 	pl.host.divide()
-	if pl.turn.in() {
-		pl.turn.deficit = min(pl.turn.deficit, max(pl.gain(), pl.price()))
+	if pl.turn.In() {
+		pl.turn.Deficit = min(pl.turn.Deficit, max(pl.gain(), pl.price()))
 	}
 }
 
@@ -175,8 +176,8 @@ func (pl *place) ended() {
 		sh := pl.queue.shared
 		sh.hosts--
 		pl.host.Spread.add(-1)
-		if pl.host.aside.in() {
-			sh.aside.remove(&pl.host.aside)
+		if pl.host.aside.In() {
+			sh.aside.Remove(&pl.host.aside)
 		}
 	}
 	pl.weight = 0
@@ -203,7 +204,7 @@ func (h *Host) relist() {
 
 // rejoin gives the host, which was set aside, its turns again.
 func (sh *shared) rejoin(h *Host) {
-	sh.aside.remove(&h.aside)
+	sh.aside.Remove(&h.aside)
 	for pl := h.places; pl != nil; pl = pl.another {
 		if pl.n > 0 {
 			pl.enter(false)
@@ -216,14 +217,14 @@ func (h *Host) idle() bool { return h.held == 0 && h.waiting == 0 }
 
 // moveTo takes pl out of its list and puts it at the end of to, which may be nil. A place that
 // is in to already keeps its turn.
-func (pl *place) moveTo(to *ring[place]) {
+func (pl *place) moveTo(to *drr.Ring[place]) {
 	if pl.list == to {
 		return
 	}
 	if pl.list != nil {
-		pl.list.remove(&pl.listed)
+		pl.list.Remove(&pl.listed)
 	}
 	if pl.list = to; to != nil {
-		to.add(&pl.listed)
+		to.Add(&pl.listed)
 	}
 }

@@ -92,10 +92,10 @@ func (qs *queues) popOf(pl *place) *Entry {
 	q, f := pl.queue, pl.flow()
 	e := f.nextFIFO().pop()
 	n := e.cost()
-	pl.turn.deficit = max(pl.turn.deficit-n, -n-quantum) // while all credits are of the reserve, it would owe ever more
-	f.turn.deficit -= n
+	pl.turn.Deficit = max(pl.turn.Deficit-n, -n-quantum) // while all credits are of the reserve, it would owe ever more
+	f.turn.Deficit -= n
 	weight := q.weight
-	if !pl.turn.in() {
+	if !pl.turn.In() {
 		weight += unitWeight * pl.weight // set aside, it competes all the same
 	}
 	q.served += int64(n*unitWeight) / int64(max(weight, 1))
@@ -106,17 +106,17 @@ func (qs *queues) popOf(pl *place) *Entry {
 	case f.empty():
 		f.emptied = q.served
 		pl.withdraw(f)
-	case f.turn.deficit < f.price():
-		pl.flows.pass(&f.turn)
+	case f.turn.Deficit < f.price():
+		pl.flows.Pass(&f.turn)
 	}
 	qs.count(f, -1)
 	switch {
-	case pl.n == 0 || !pl.turn.in():
+	case pl.n == 0 || !pl.turn.In():
 	case !q.shared.lately(pl.host):
-		pl.turn.deficit = min(pl.turn.deficit, 0)
-		q.ring.pass(&pl.turn)
-	case pl.turn.deficit < pl.price():
-		q.ring.pass(&pl.turn)
+		pl.turn.Deficit = min(pl.turn.Deficit, 0)
+		q.ring.Pass(&pl.turn)
+	case pl.turn.Deficit < pl.price():
+		q.ring.Pass(&pl.turn)
 	}
 	return e
 }
@@ -125,7 +125,7 @@ func (qs *queues) popOf(pl *place) *Entry {
 // flow, and links them behind e. It returns how many.
 func (qs *queues) popBehind(e *Entry, pl *place, most int) (n int) {
 	f, last := e.Flow, e
-	for ; n < most && f.active() && pl.turn.in() && pl.queue.front() == pl && pl.flow() == f; n++ {
+	for ; n < most && f.active() && pl.turn.In() && pl.queue.front() == pl && pl.flow() == f; n++ {
 		if !f.nextFIFO().head.follows(e) {
 			break
 		}
@@ -170,15 +170,15 @@ func (qs *queues) forget(f *Flow) *Entry {
 func (qs *queues) waiting() (flows []*Flow) {
 	var places []*place
 	for _, q := range slices.Concat(qs.byLoop, qs.bySeat) {
-		places = slices.AppendSeq(places, q.ring.all)
+		places = slices.AppendSeq(places, q.ring.All)
 	}
-	for h := range qs.shared.aside.all {
+	for h := range qs.shared.aside.All {
 		for pl := h.places; pl != nil; pl = pl.another {
 			places = append(places, pl)
 		}
 	}
 	for _, pl := range places {
-		flows = slices.AppendSeq(flows, pl.flows.all)
+		flows = slices.AppendSeq(flows, pl.flows.All)
 	}
 	return flows
 }
@@ -229,9 +229,9 @@ func (qs *queues) pushed(f *Flow, here int) {
 	resumes := false
 	if !f.active() {
 		resumes = f.resumes(q)
-		f.turn.of = f
+		f.turn.Of = f
 		f.smallInRow = 0
-		pl.flows.put(&f.turn, resumes)
+		pl.flows.Put(&f.turn, resumes)
 		q.nFlows++
 		pl.weight = max(pl.weight, f.weight())
 	}

@@ -258,7 +258,7 @@ func (c *chaos) check() {
 		if (h.holder > 0) != (h.held > 0) || h.holder > 0 && p.holders[h.holder-1] != h {
 			fail("a host that holds %d credits is %d in holders", h.held, h.holder)
 		}
-		if h.aside.in() {
+		if h.aside.In() {
 			if aside++; h.waiting == 0 {
 				fail("a host without Calls is set aside")
 			}
@@ -266,7 +266,7 @@ func (c *chaos) check() {
 		n, rings := int32(0), int32(0)
 		for pl := h.places; pl != nil; pl = pl.another {
 			in := 0
-			for f := range pl.flows.all {
+			for f := range pl.flows.All {
 				in += length(f.waiting[0].head) + length(f.waiting[1].head)
 			}
 			if in != pl.n {
@@ -276,11 +276,11 @@ func (c *chaos) check() {
 			if pl.n > 0 {
 				n++
 			}
-			if pl.turn.in() {
+			if pl.turn.In() {
 				rings++
 			}
-			if pl.turn.in() != (pl.n > 0 && !h.aside.in()) {
-				fail("a place with %d Calls is in the ring: %v; aside: %v", pl.n, pl.turn.in(), h.aside.in())
+			if pl.turn.In() != (pl.n > 0 && !h.aside.In()) {
+				fail("a place with %d Calls is in the ring: %v; aside: %v", pl.n, pl.turn.In(), h.aside.In())
 			}
 			may := pl.n > 0 && h.ages.Young(p.age) == 0 && (h.held == 0 || p.lately(h))
 			if may && pl.list == nil {
@@ -304,7 +304,7 @@ func (c *chaos) check() {
 		fail("%d unproven Calls, %d hosts that wait, %d Calls that wait; the pool counts %d, %d, %d",
 			unproven, waiting, calls, p.unproven, p.hosts, p.queue.n)
 	}
-	for range p.aside.all {
+	for range p.aside.All {
 		aside--
 	}
 	if aside != 0 {
@@ -365,7 +365,7 @@ func (c *chaos) finish() {
 	p := c.p
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(c.calls) > 0 || p.queue.n > 0 || p.outstanding > 0 || p.unproven > 0 || len(p.holders)+p.hosts > 0 || p.aside.first != nil {
+	if len(c.calls) > 0 || p.queue.n > 0 || p.outstanding > 0 || p.unproven > 0 || len(p.holders)+p.hosts > 0 || !p.aside.Empty() {
 		c.t.Fatalf("%d Calls have not ended: %+v", len(c.calls), p.shared)
 	}
 	for _, f := range c.flows {

@@ -177,10 +177,10 @@ func (p *Pool) reserved(s *Seat, r room, still bool) *place {
 // holds p.mu.
 func (p *Pool) reservedIn(q *queue, r room, still bool) *place {
 	known := p.firstKnown(q, still)
-	if pl := q.fresh.head(); pl != nil && r.spare > -max(1, 7*r.reserve/8) {
+	if pl := q.fresh.Head(); pl != nil && r.spare > -max(1, 7*r.reserve/8) {
 		return pl
 	}
-	if pl := q.stuck.head(); pl != nil && r.spare > -r.reserve/4 {
+	if pl := q.stuck.Head(); pl != nil && r.spare > -r.reserve/4 {
 		return pl
 	}
 	if pl := p.lone(q, r); pl != nil && r.spare > -5*r.reserve/8 {
@@ -212,7 +212,7 @@ func (p *Pool) lone(q *queue, r room) *place {
 // where they belong. The caller holds p.mu.
 func (p *Pool) firstKnown(q *queue, still bool) *place {
 	for range looked {
-		pl := q.known.head()
+		pl := q.known.Head()
 		switch {
 		case pl == nil:
 			return nil
@@ -220,9 +220,9 @@ func (p *Pool) firstKnown(q *queue, still bool) *place {
 			pl.moveTo(&q.stuck)
 		case !p.lately(pl.host):
 			pl.moveTo(&q.fresh)
-		case pl.turn.deficit < 0 && !still:
+		case pl.turn.Deficit < 0 && !still:
 			p.thaw()
-			q.known.pass(&pl.listed)
+			q.known.Pass(&pl.listed)
 		default:
 			return pl
 		}
@@ -232,8 +232,8 @@ func (p *Pool) firstKnown(q *queue, still bool) *place {
 
 // setAside takes h, which has no room in its window, out of the turns. The caller holds p.mu.
 func (p *Pool) setAside(h *Host) {
-	h.aside.of = h
-	p.aside.add(&h.aside)
+	h.aside.Of = h
+	p.aside.Add(&h.aside)
 	for pl := h.places; pl != nil; pl = pl.another {
 		pl.leave()
 	}
@@ -246,12 +246,12 @@ const looked = 16
 // found one. The caller holds p.mu.
 func (p *Pool) recall(r room) (found bool) {
 	n := 0
-	for h := range p.aside.all {
+	for h := range p.aside.All {
 		if p.within(h, r) {
 			p.rejoin(h)
 			found = true
 		} else {
-			p.aside.pass(&h.aside)
+			p.aside.Pass(&h.aside)
 		}
 		if n++; n == looked {
 			break
@@ -270,7 +270,7 @@ func (p *Pool) grow() (hang int) {
 			h.relist()
 		}
 	}
-	for h := range p.aside.all { // each is looked at in its turn
+	for h := range p.aside.All { // each is looked at in its turn
 		p.rejoin(h)
 	}
 	if r := p.room(); p.shares() && p.queue.n > 0 && p.unproven >= r.spare {
@@ -317,7 +317,7 @@ func (p *Pool) unhold(h *Host, c *credit, n int32) {
 		h.replies.Add(p.age, n)
 	}
 	p.assess(h)
-	if h.aside.in() {
+	if h.aside.In() {
 		p.rejoin(h)
 	}
 	if h.held == 0 {

@@ -419,7 +419,7 @@ func TestSetAsideBesideBusy(t *testing.T) {
 		c.hang(other, 100, 1)
 		c.hang(one, 100, 0)
 		c.run(20 * time.Second)
-		if !one.Host.aside.in() || !other.Host.aside.in() {
+		if !one.Host.aside.In() || !other.Host.aside.In() {
 			t.Fatal("a host whose Calls hang has room in its window")
 		}
 		c.join(8, 64)

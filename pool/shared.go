@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/pool/ages"
+	"github.com/rdmabridge/rdmabridge/pool/drr"
 )
 
 // firstAge is the age of a new pool, in which no host counts as answered lately.
@@ -16,7 +17,7 @@ type shared struct {
 	ages        ages.Count[int] // of these Calls
 	unproven    int             // of these Calls, those that no Reply speaks for: share.go
 	holders     []*Host         // hosts that hold credits
-	aside       ring[Host]      // hosts that wait and have no room in their windows; recall looks at the first
+	aside       drr.Ring[Host]  // hosts that wait and have no room in their windows; recall looks at the first
 	hosts       int             // hosts that have waiting Calls
 	turned      time.Time       // when a Call last went in its host's turn
 	thawing     bool            // thaw has set its timer

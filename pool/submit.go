@@ -174,7 +174,7 @@ func (p *Pool) Reweigh(f *Flow, w int) {
 	defer p.mu.Unlock()
 	f.Weight = w
 	if f.active() {
-		f.turn.deficit = min(f.turn.deficit, max(f.gain(), f.price()))
+		f.turn.Deficit = min(f.turn.Deficit, max(f.gain(), f.price()))
 		f.place.weigh()
 	}
 }
