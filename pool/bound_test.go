@@ -190,7 +190,7 @@ func TestStickyWaitsForItsConnection(t *testing.T) {
 				late.Granted(2, Elsewhere)
 			}
 			p.mu.Lock()
-			late.setMember(m, "server:20049", 0, false)
+			late.setMember(m, "server:20049", false)
 			p.mu.Unlock()
 			if !early {
 				late.Granted(2, Elsewhere)

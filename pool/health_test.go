@@ -304,15 +304,15 @@ func TestKeepAnswered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := newCityDialer()
 		d.down["a"], d.mute["b"] = true, true
-		p, o := cityAt(t, d, Options{Connections: 1, Endpoints: []string{"a", "b"}, KeepEndpoint: true}, false)
+		p, _ := cityAt(t, d, Options{Connections: 1, Endpoints: []string{"a", "b"}, KeepEndpoint: true}, false)
 		time.Sleep(2 * time.Second)
 		wantAt(t, p, "a is down", "b")
-		if n := p.seats[0].prefers(&o); n != 0 {
+		if n := p.seats[0].keeper.Prefers(); n != 0 {
 			t.Errorf("the connection keeps to endpoint %d, which answers nothing", n)
 		}
 		d.setMute("b", false)
 		synctest.Wait()
-		if n := p.seats[0].prefers(&o); n != 1 {
+		if n := p.seats[0].keeper.Prefers(); n != 1 {
 			t.Errorf("b answers, and the connection prefers endpoint %d", n)
 		}
 	})

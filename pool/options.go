@@ -109,6 +109,3 @@ func (o *Options) validate() error {
 
 // returns reports whether seats go back to the endpoints that they prefer.
 func (o *Options) returns() bool { return len(o.Endpoints) > 1 && !o.KeepEndpoint }
-
-// isLocal reports whether err says nothing about an endpoint.
-func (o *Options) isLocal(err error) bool { return o.Local != nil && o.Local(err) }

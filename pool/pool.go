@@ -2,8 +2,8 @@
 //
 // # Operation
 //
-// A [Pool] has a fixed number of seats, each for one connection. A goroutine of the
-// seat dials, waits for the connection to end, and dials again after a pause with
+// A [Pool] has a fixed number of seats, each for one connection. A [keeper.Keeper] of
+// the seat dials, waits for the connection to end, and dials again after a pause with
 // jitter. With [Options.Idle] a seat whose connection is not needed sleeps: it has neither a
 // connection nor a goroutine. The pool knows the credits of every connection (RFC 8166 Section 3.3) and
 // dispatches a Call to a connection that has a free credit, preferably to one on the
@@ -32,13 +32,14 @@ import (
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/pool/endpoints"
+	"github.com/rdmabridge/rdmabridge/pool/keeper"
 	"github.com/rdmabridge/rdmabridge/pool/quota"
 	"github.com/rdmabridge/rdmabridge/pool/slowstart"
 )
 
 var (
 	// ErrClosed reports a Call to a pool that is closed.
-	ErrClosed = errors.New("pool: closed")
+	ErrClosed = keeper.ErrClosed
 	// errQueueTimeout reports a Call that waited too long for a credit.
 	errQueueTimeout = errors.New("pool: the upstream had no credit for the Call in the time that a Call may wait")
 	// errRetired closes a connection that another one has replaced and that has no
@@ -163,7 +164,7 @@ func (p *Pool) startSeat(s *Seat) {
 	}
 	s.running = true
 	ctx := p.ctx
-	p.wg.Go(func() { s.run(ctx) })
+	p.wg.Go(func() { s.keeper.Keep(ctx) })
 }
 
 // Close closes every connection, gives every waiting Call back, and returns when the

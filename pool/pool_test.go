@@ -388,7 +388,7 @@ func TestCloseReachesWhatIsClosing(t *testing.T) {
 func BenchmarkSubmitDone(b *testing.B) {
 	p := idlePool(b, Options{Connections: 4}, nil, nil)
 	for _, s := range p.seats {
-		s.setMember(&nullMember{}, "", 0, false)
+		s.setMember(&nullMember{}, "", false)
 		s.Granted(64, Elsewhere)
 	}
 	var f Flow
@@ -404,7 +404,7 @@ func BenchmarkSubmitDone(b *testing.B) {
 func BenchmarkSubmitDoneQueued(b *testing.B) {
 	p := idlePool(b, Options{Connections: 1}, nil, nil)
 	m := &lineMember{}
-	p.seats[0].setMember(m, "", 0, false)
+	p.seats[0].setMember(m, "", false)
 	p.seats[0].Granted(4, Elsewhere)
 	for range 8 {
 		h := &Host{}
@@ -443,7 +443,7 @@ func (*nullMember) Close(error)          {}
 
 func TestSubmitDoesNotAllocate(t *testing.T) {
 	p := idlePool(t, Options{Connections: 1}, nil, nil)
-	p.seats[0].setMember(&nullMember{}, "", 0, false)
+	p.seats[0].setMember(&nullMember{}, "", false)
 	p.seats[0].Granted(1, Elsewhere)
 	var f Flow
 	a, b := &Entry{Flow: &f}, &Entry{Flow: &f}

@@ -1,6 +1,10 @@
 package pool
 
-import "time"
+import (
+	"time"
+
+	"github.com/rdmabridge/rdmabridge/pool/keeper"
+)
 
 // A Seat is the place of one connection in a pool. It outlives the connection: when
 // that has ended the seat dials the next one.
@@ -14,7 +18,8 @@ type Seat struct {
 	affinity int        // of its connections; constant
 	ended    chan error // one deep; carries the end of the present connection
 
-	answers chan struct{} // one deep; has one when the connection has answered a Call of a client
+	answers chan struct{}  // one deep; has one when the connection has answered a Call of a client
+	keeper  *keeper.Keeper // its goroutine is the seat's; constant
 
 	// Guarded by pool.mu.
 	member        Member // the connection while it accepts Calls, else nil
@@ -28,7 +33,7 @@ type Seat struct {
 	retired       bool          // the seat is not in Pool.seats any more
 	closeWhenIdle bool          // close the connection after its last Call
 	slowStart     bool          // the slow start counts the connection
-	generation    int           // Pool.generation when the connection was made
+	generation    int           // Pool.generation when the connection was dialled
 	asleep        bool          // the seat makes no connection until wake; counted in Pool.asleep
 	running       bool          // the seat has a goroutine
 	resting       bool          // the pool has closed the connection because no Call used it
@@ -40,13 +45,15 @@ type Seat struct {
 	lastAnswer    uint32        // Pool.age when it last answered one; 0 for never
 
 	// Owned by the seat's goroutine.
-	last      string // endpoint of the last connection on which the server granted a credit
+	made      Member // the connection that was dialled last
 	improving bool   // the seat dials a better connection than the current one
 }
 
 // newSeat returns a seat that is awake and has no goroutine. The caller holds p.mu.
 func (p *Pool) newSeat(i int) *Seat {
-	return &Seat{pool: p, index: i, affinity: p.opts.First + i%p.opts.Loops, ended: make(chan error, 1), answers: make(chan struct{}, 1), since: time.Now()}
+	s := &Seat{pool: p, index: i, affinity: p.opts.First + i%p.opts.Loops, ended: make(chan error, 1), answers: make(chan struct{}, 1), since: time.Now()}
+	s.keeper = keeper.New(kept{s}, s.ended, s.answers, p.wg.Go)
+	return s
 }
 
 // Improving tells Dial that the seat has a connection already and needs only a better one: see
@@ -158,7 +165,7 @@ func (s *Seat) count() {
 
 // setMember makes m the seat's connection. If unwanted is set, or if m has ended already, it
 // gets no Calls. The caller holds p.mu.
-func (s *Seat) setMember(m Member, endpoint string, generation int, unwanted bool) {
+func (s *Seat) setMember(m Member, endpoint string, unwanted bool) {
 	p := s.pool
 	s.open = m
 	if len(s.ended) > 0 || unwanted {
@@ -169,7 +176,6 @@ func (s *Seat) setMember(m Member, endpoint string, generation int, unwanted boo
 	s.count()
 	s.endpoint = endpoint
 	s.since = time.Now()
-	s.generation = generation
 	p.metrics.connections.Add(1)
 	s.slowStart = true
 	p.slowStart.Connected()
@@ -215,4 +221,25 @@ func (s *Seat) lost() {
 		s.slowStart = false
 		s.pool.slowStart.Disconnected()
 	}
+}
+
+// Closing stops dispatching to connection m. The connection calls it as soon as it knows that
+// it will end, and before it gives its Calls back, so that the pool dispatches them elsewhere.
+// If the seat has another connection already, because m gave back a Call late, Closing does
+// nothing.
+func (s *Seat) Closing(m Member) {
+	s.pool.mu.Lock()
+	defer s.pool.mu.Unlock()
+	if s.member == m {
+		s.lost()
+	}
+}
+
+// Ended reports that the seat's connection has ended and has given every Call back by
+// Done. It is called once for each successful Dial, on any goroutine.
+func (s *Seat) Ended(err error) {
+	s.pool.mu.Lock()
+	s.lost()
+	s.pool.mu.Unlock()
+	s.ended <- err
 }

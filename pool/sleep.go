@@ -259,23 +259,3 @@ func (s *Seat) arrived() {
 		p.arrivals++
 	}
 }
-
-// lieDown reports whether s sleeps. If so, the goroutine of s ends.
-func (s *Seat) lieDown() bool {
-	s.pool.mu.Lock()
-	defer s.pool.mu.Unlock()
-	if s.asleep {
-		s.running = false
-	}
-	return s.asleep
-}
-
-// rested reports whether the pool has closed the connection that has just ended because nothing used
-// it.
-func (s *Seat) rested() bool {
-	s.pool.mu.Lock()
-	defer s.pool.mu.Unlock()
-	was := s.resting
-	s.resting = false
-	return was
-}

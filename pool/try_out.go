@@ -1,22 +1,11 @@
 package pool
 
-import (
-	"context"
-	"fmt"
-	"time"
-
-	"github.com/rdmabridge/rdmabridge/pool/endpoints"
-)
+import "time"
 
 // Endpoints that a Call has to try
 //
 // An endpoint that was ejected because it answers NULL Calls alone (pool/endpoints) is tried with a Call. A seat that
 // has a connection elsewhere keeps it for all other Calls meanwhile.
-
-// tryOutWait is how long a connection waits for the Call that tries its endpoint.
-const tryOutWait = time.Minute
-
-var errNoCall = fmt.Errorf("%w: no Call has come that could try the endpoint", ErrClosed)
 
 // leaveNullOnly replaces the connections of endpoints.Health.IsNullOnly. Each ends after its last Call.
 func (p *Pool) leaveNullOnly() {
@@ -52,77 +41,6 @@ func (s *Seat) noteAnswer() {
 	case s.answers <- struct{}{}:
 	default:
 	}
-}
-
-// isFruitless reports whether the seat's connection, which has ended, was fruitless.
-func (s *Seat) isFruitless() bool {
-	s.pool.mu.Lock()
-	defer s.pool.mu.Unlock()
-	return s.carried && s.lastAnswer == 0
-}
-
-// tryOut has one Call try the endpoint of a on d, the connection of s, which gets no others. It returns nil when
-// that is answered. If it is not, or no Call comes within tryOutWait, the connection has ended when tryOut returns.
-func (s *Seat) tryOut(ctx context.Context, a endpoints.Attempt, d *dialled) error {
-	p, h, began := s.pool, d.o.Health, time.Now()
-	p.mu.Lock()
-	s.open, s.endpoint = d.m, a.Addr
-	if p.tryout == nil {
-		p.tryout = s
-	}
-	p.mu.Unlock()
-	defer s.endTryOut()
-	t := time.NewTimer(tryOutWait)
-	defer t.Stop()
-	over := t.C
-	for {
-		select {
-		case <-s.answers:
-			h.AnswersCalls(a.Addr)
-			return nil
-		case err := <-s.ended:
-			if s.isFruitless() {
-				h.Fruitless(a.Addr, began, err)
-			}
-			return err
-		case <-over:
-		case <-ctx.Done():
-		}
-		if s.withdraw() || ctx.Err() != nil {
-			d.m.Close(errNoCall)
-			<-s.ended //nolint:errcheck // the reason is errNoCall
-			return errNoCall
-		}
-		over = nil
-	}
-}
-
-// withdraw ends the wait of s for a Call that tries its endpoint, unless one has come.
-func (s *Seat) withdraw() bool {
-	p := s.pool
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !s.carried && p.tryout == s {
-		p.tryout = nil
-	}
-	return !s.carried
-}
-
-// endTryOut ends tryOut.
-func (s *Seat) endTryOut() {
-	p := s.pool
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.tryout == s {
-		p.tryout = nil
-	}
-}
-
-// triesOut reports whether a connection of the pool waits for a Call that tries its endpoint, or for its answer.
-func (p *Pool) triesOut() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.tryout != nil
 }
 
 // divert returns the seat that e, which may go to s, goes to: a connection that waits for a Call to try its endpoint,

@@ -15,7 +15,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/internal/tlsconf"
-	"github.com/rdmabridge/rdmabridge/pool"
+	"github.com/rdmabridge/rdmabridge/pool/keeper"
 )
 
 const (
@@ -73,7 +73,7 @@ func doctorTargets(c *configs.Config, host *doctor.Host, fs *doctor.Findings) (t
 		t.Source, t.Low, t.High = o.Address, o.Low, o.High
 		if u.RDMA() {
 			// A server on siw loses its listener when a client gives up early: docs/limits.md.
-			t.Connect *= pool.AloneTimes
+			t.Connect *= keeper.AloneTimes
 			if missing = !judgeProvider(u.Provider, "upstream "+u.Name, fs); !missing {
 				if t.Provider, err = translate.UpstreamProvider(u, nil, zerolog.Nop()); err != nil {
 					return nil, fmt.Errorf("upstream %s: %w", u.Name, err)

@@ -24,7 +24,7 @@ import (
 //
 // The pools send no more Calls on the connections that the endpoint had when it was ejected. After the
 // ejection's time the endpoint is tried with a Call. A seat that has a connection elsewhere keeps it for all other
-// Calls meanwhile (pool/try_out.go). The first answer ends the ejection, and a Call without one begins a longer one. A
+// Calls meanwhile (pool/keeper). The first answer ends the ejection, and a Call without one begins a longer one. A
 // NULL Call says nothing then.
 
 // answerLag is how much later an endpoint may have answered a Call than endpoint.callAnswered says: two ages, because

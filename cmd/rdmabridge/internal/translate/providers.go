@@ -9,7 +9,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/rdmabridge/rdmabridge/configs"
-	"github.com/rdmabridge/rdmabridge/pool"
+	"github.com/rdmabridge/rdmabridge/pool/keeper"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/ibverbs"
 	"github.com/rdmabridge/rdmabridge/rdmaside/iwarp"
@@ -73,7 +73,7 @@ func listenerProvider(l *configs.Listener, memory func() [][]byte, log zerolog.L
 func UpstreamProvider(u *configs.Upstream, memory func() [][]byte, log zerolog.Logger) (fabric.Provider, error) {
 	return providers[u.Provider](providerSettings{
 		iwarp: u.IWARP, ibverbs: u.IBVerbs, memory: memory,
-		dial: pool.AloneTimes * u.Timeouts.Connect.Value(), start: -1, silent: u.Timeouts.Silent.Value(),
+		dial: keeper.AloneTimes * u.Timeouts.Connect.Value(), start: -1, silent: u.Timeouts.Silent.Value(),
 		// A server whose process is stopped reads nothing. Its Calls run into their
 		// deadline, so the connection need not fail earlier.
 		progress: u.Timeouts.Call.Value(),
