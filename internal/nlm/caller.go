@@ -47,8 +47,8 @@ func (s *Server) callClient(ctx context.Context, p place, v service, procedure u
 		if e != nil {
 			return r, errors.Join(err, e)
 		}
-		if r, err = s.callAt(ctx, p, v, number, procedure, args, results); err == nil {
-			return r, nil
+		if r, err = s.callAt(ctx, p, v, number, procedure, args, results); err == nil || errors.Is(ctx.Err(), context.Canceled) {
+			return r, err
 		}
 		s.mu.Lock()
 		delete(s.ports, v)

@@ -9,8 +9,10 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
 )
 
-// clientTimeout bounds a Call to a client. Servers repeat GRANTED_MSG every ten seconds.
-const clientTimeout = 8 * time.Second
+const (
+	clientTimeout = 8 * time.Second // for a Call to a client. Servers repeat GRANTED_MSG every ten seconds
+	offerTimeout  = time.Second     // for which an UNLOCK waits for the answer to a GRANTED
+)
 
 // An answer is where the stat of a GRANTED_RES goes.
 type answer struct {
@@ -29,7 +31,9 @@ func (s *Server) grant(x *call, r *request) {
 	defer cancel()
 	stat, ok := uint32(denied), !async
 	if s.upstream.is(x.from.Addr()) {
-		stat, ok = s.offer(ctx, r)
+		var answered func()
+		stat, ok, answered = s.offer(ctx, r)
+		defer answered()
 	} else {
 		s.series.refuse(refusedStranger)
 	}
@@ -47,19 +51,21 @@ func (s *Server) grant(x *call, r *request) {
 	}
 }
 
-// offer asks the client whether it takes the lock, and returns its answer; ok is false if it gave none.
-func (s *Server) offer(ctx context.Context, r *request) (stat uint32, ok bool) {
+// offer asks the client whether it takes the lock, and returns its answer; ok is false if it gave none. The caller calls
+// answered when the server has the answer.
+func (s *Server) offer(ctx context.Context, r *request) (stat uint32, ok bool, answered func()) {
 	g, o, asked, end := s.table.offer(r)
 	switch g {
 	case grantUnknown:
 		s.series.grants[grantedUnknown].Inc()
-		return denied, true
+		return denied, true, func() {}
 	case grantHeld:
 		s.series.grants[grantedAgain].Inc()
-		return granted, true
+		return granted, true, func() {}
 	case grantBusy:
-		return 0, false
+		return 0, false, func() {}
 	}
+	answered = s.offering(turn{o.client, o.identity.svid, string(r.handle)})
 	near := *r
 	near.name, near.svid, near.oh = []byte(s.o.Name), o.svid, s.table.near(&o, r.oh)
 	stat, err := s.askClient(ctx, &o, &near)
@@ -71,7 +77,7 @@ func (s *Server) offer(ctx context.Context, r *request) (stat uint32, ok bool) {
 		end(grantUnanswered)
 		s.series.grants[grantedUnanswered].Inc()
 		s.unheard(place{o.client, o.local}, "grant", err)
-		return 0, false
+		return 0, false, answered
 	case stat == granted:
 		end(grantTaken)
 		s.series.grants[grantedTaken].Inc()
@@ -82,7 +88,40 @@ func (s *Server) offer(ctx context.Context, r *request) (stat uint32, ok bool) {
 		end(grantRefused)
 		s.series.grants[grantedRefused].Inc()
 	}
-	return stat, true
+	return stat, true, answered
+}
+
+// offering notes that a client is asked, until answered is called.
+func (s *Server) offering(k turn) (answered func()) {
+	done := make(chan struct{})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.offers[k] = done
+	return func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.offers[k] == done {
+			delete(s.offers, k)
+		}
+		close(done)
+	}
+}
+
+// waitForAnswer waits until the server has the answer to a GRANTED under way, so that it gets what the owner does then
+// after that: nfs-ganesha, which gets an UNLOCK before, grants nothing to anybody for 5 s. It does not wait long, because
+// the answer may be lost.
+func (s *Server) waitForAnswer(ctx context.Context, k turn) {
+	s.mu.Lock()
+	done := s.offers[k]
+	s.mu.Unlock()
+	if done == nil {
+		return
+	}
+	select {
+	case <-done:
+	case <-time.After(offerTimeout):
+	case <-ctx.Done():
+	}
 }
 
 // askClient calls GRANTED at a client, or GRANTED_MSG if it locks by LOCK_MSG, and returns the stat of its answer.
@@ -111,8 +150,23 @@ func (s *Server) askClient(ctx context.Context, o *owner, r *request) (stat uint
 		delete(s.answers, string(r.cookie))
 	}()
 	for {
-		if _, err := s.callClient(ctx, p, v, procGrantedMsg, args, false); err != nil {
-			return 0, err
+		call, cancel := context.WithCancel(ctx)
+		sent := make(chan struct{})
+		var err error // set before sent is closed
+		go func() {
+			defer close(sent)
+			_, err = s.callClient(call, p, v, procGrantedMsg, args, false)
+		}()
+		select {
+		case stat := <-a.stat: // the Reply may come later, or not at all
+			cancel()
+			<-sent
+			return stat, nil
+		case <-sent:
+			cancel()
+			if err != nil {
+				return 0, err
+			}
 		}
 		select {
 		case stat := <-a.stat:

@@ -378,3 +378,89 @@ func TestOwners(t *testing.T) {
 		t.Error("two owners have one number")
 	}
 }
+
+// TestUnlockFollowsAnswer: a process unlocks as soon as its client has the lock, before the client's answer to the grant is here. The
+// server gets the answer first. Without one the UNLOCK goes all the same, and soon.
+func TestUnlockFollowsAnswer(t *testing.T) {
+	for _, answers := range []bool{true, false} {
+		t.Run(fmt.Sprintf("answers %v", answers), func(t *testing.T) {
+			n := newNetwork(t)
+			order := make(chan uint32, 8)
+			locks, unlocked := make(chan request, 1), make(chan struct{})
+			server := n.peer(func(c *oncrpc.Call, _ bool) []byte {
+				switch c.Procedure {
+				case procLock:
+					locks <- parsed(t, c)
+					return statOf(blocked)
+				case procUnlock:
+					order <- procUnlock
+					close(unlocked)
+				case procGrantedRes:
+					order <- procGrantedRes
+					return []byte{}
+				}
+				return statOf(granted)
+			})
+			s := n.bridge(server, Options{})
+			var client *peer
+			var work sync.WaitGroup
+			defer work.Wait()
+			client = n.peer(func(c *oncrpc.Call, _ bool) []byte {
+				work.Go(func() { client.do(s, "tcp", 4, procUnlock, client.lock(1, 0, 10)) })
+				if !answers {
+					return nil
+				}
+				select {
+				case <-unlocked: // in the wrong order
+				case <-time.After(300 * time.Millisecond):
+				}
+				return statOf(granted)
+			})
+			client.do(s, "tcp", 4, procLock, client.lock(1, 0, 10))
+			offer := <-locks
+			began := time.Now()
+			server.call(s.Addr(), "tcp", oncrpc.ProgramNLM, 4, procGrantedMsg, offer.append(nil, 4, procGranted))
+			want := uint32(procGrantedRes)
+			if !answers {
+				want = procUnlock
+			}
+			if first := <-order; first != want {
+				t.Errorf("the server gets procedure %d first, want %d", first, want)
+			}
+			<-unlocked
+			if d := time.Since(began); d > clientTimeout/2 {
+				t.Errorf("the server gets the UNLOCK after %v", d)
+			}
+			if answers {
+				testkit.Eventually(t, "the bridge knows no lock", func() bool { return s.Snapshot().Held == 0 })
+			}
+		})
+	}
+}
+
+// TestAnswerWithoutReply: clients that lock by LOCK_MSG over UDP may send a GRANTED_RES alone, and no Reply to GRANTED_MSG. The
+// server gets the answer at once.
+func TestAnswerWithoutReply(t *testing.T) {
+	n := newNetwork(t)
+	server := newWaitingServer(n)
+	s := n.bridge(server.peer, Options{})
+	var client *peer
+	var work sync.WaitGroup
+	defer work.Wait()
+	client = n.peer(func(c *oncrpc.Call, _ bool) []byte {
+		if c.Procedure != procGrantedMsg {
+			return []byte{} // LOCK_RES
+		}
+		res := (&result{stat: granted}).append(nil, parsed(t, c).cookie, 4, procGranted)
+		work.Go(func() { client.call(s.Addr(), "udp", oncrpc.ProgramNLM, 4, procGrantedRes, res) })
+		return nil
+	})
+	client.call(s.Addr(), "udp", oncrpc.ProgramNLM, 4, procLock+toMsg, client.lock(1, 0, 10).append(nil, 4, procLock))
+	offer := <-server.locks
+	began := time.Now()
+	server.call(s.Addr(), "tcp", oncrpc.ProgramNLM, 4, procGrantedMsg, offer.append(nil, 4, procGranted))
+	<-server.res
+	if d := time.Since(began); d > voidTimeout/2 {
+		t.Errorf("the server gets the answer after %v", d)
+	}
+}

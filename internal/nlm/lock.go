@@ -31,6 +31,9 @@ func (s *Server) lock(x *call, r *request) {
 	defer cancel()
 	res, refusal := result{stat: gracePeriod, ours: true}, []byte(nil)
 	if x.next(ctx) {
+		if procedure == procUnlock || procedure == procCancel {
+			s.waitForAnswer(ctx, turn{x.from.Addr(), r.svid, string(r.handle)})
+		}
 		res, refusal = s.forward(ctx, x, procedure, async, r)
 	}
 	s.mu.Lock()

@@ -89,6 +89,7 @@ type Server struct {
 	turns    map[turn]chan struct{}       // the after of the latest Call
 	ports    map[service]port             // of clients
 	answers  map[string]answer            // that GRANTED_MSG waits for, by cookie
+	offers   map[turn]chan struct{}       // the latest GRANTED under way of an owner; closed when the server has the answer
 	releases map[netip.Addr]chan struct{} // clients whose locks are being freed; closed when they are
 	told     map[place]uint32             // the state of the server's monitor that clients are being told of
 	datagram arrival.Answers
@@ -122,7 +123,7 @@ func Listen(o Options) (*Server, error) {
 	}
 	s := &Server{
 		o: o, log: o.Log, tcp: o.TCP, udp: o.UDP, table: newTable(o.Key), telling: make(chan struct{}, maxNotices),
-		conns: make(map[net.Conn]struct{}), flights: make(map[flight][]func([]byte)), calls: make(map[netip.Addr]int), turns: make(map[turn]chan struct{}), ports: make(map[service]port),
+		conns: make(map[net.Conn]struct{}), flights: make(map[flight][]func([]byte)), calls: make(map[netip.Addr]int), turns: make(map[turn]chan struct{}), offers: make(map[turn]chan struct{}), ports: make(map[service]port),
 		answers: make(map[string]answer), releases: make(map[netip.Addr]chan struct{}), told: make(map[place]uint32),
 	}
 	s.xid.Store(rand.Uint32())
