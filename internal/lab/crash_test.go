@@ -18,17 +18,42 @@ import (
 
 // TestLabCrash kills a client of NFSv3 that has locks: a guest of its own, whose status monitor has a disk.
 //
-//	client guest 10.9.1.15 ------------------- 10.9.1.2  this host,   10.9.0.2 --> 10.9.0.15 server guest, knfsd
-//	c1, c2, c3 10.9.0.21 and so on, on eth1 -- 10.9.0.2  rdmabridge
+//	client guest 10.9.1.15 ------------------- 10.9.1.2  this host,   10.9.0.2 --> 10.9.0.15 near guest, knfsd, or
+//	c1, c2, c3 10.9.0.21 and so on, on eth1 -- 10.9.0.2  rdmabridge,  10.8.0.1 --> 10.8.0.2  nfs-ganesha on this host
+//	of the near guest
 //
 // Its locks hold while it is away, whatever happens to the bridge meanwhile, and also when a machine without the disk has its
 // address. Its notice frees them, and what it waited for, and nothing else.
 func TestLabCrash(t *testing.T) {
 	needLab(t)
 	if !labFull() {
-		t.Skip("boots five guests: set RDMABRIDGE_LAB_FULL=1")
+		t.Skip("boots ten guests: set RDMABRIDGE_LAB_FULL=1")
 	}
-	l := newCrashLab(t)
+	t.Run("knfsd", func(t *testing.T) {
+		l := newCrashLab(t, packGuest(t))
+		l.server, l.export = "10.9.0.15", "/export"
+		l.start(t, "lab.server=1")
+		l.crashes(t)
+	})
+	t.Run("ganesha", func(t *testing.T) {
+		if !mayRunGanesha() {
+			t.Skip("ganesha opens files by their handles, which takes the host's own root")
+		}
+		l := newCrashLab(t, packGuest(t))
+		n := newGanesha(t, l.client)
+		n.locks, n.nfs, n.mount = "crash2 10.8.0.1/24 10.8.0.2/24", 2049, 20048
+		n.args[1], n.args[2] = "2049", "20048"
+		n.start(t)
+		l.server, l.export = "10.8.0.2", n.dir
+		l.start(t, "")
+		l.contend(t)
+		l.crashes(t)
+		n.wantQuiet(t)
+		n.stop(t)
+	})
+}
+
+func (l *crashLab) crashes(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		away func(*testing.T)
@@ -49,10 +74,13 @@ func TestLabCrash(t *testing.T) {
 
 // A crashLab is the bridge, and the guests around it.
 type crashLab struct {
-	server, client *guest
-	bare           *guest // client without its disk; only one of both runs
-	bridge         *bridgeProcess
-	keepers        int
+	initrd       string
+	server       string // the storage's address
+	export       string
+	near, client *guest
+	bare         *guest // client without its disk; only one of both runs
+	bridge       *bridgeProcess
+	keepers      int
 }
 
 const (
@@ -60,7 +88,7 @@ const (
 	crashBound = 10 * time.Second // from a notice to the grant
 )
 
-func newCrashLab(t *testing.T) *crashLab {
+func newCrashLab(t *testing.T, initrd string) *crashLab {
 	t.Helper()
 	disk := filepath.Join(t.TempDir(), "disk")
 	if err := os.WriteFile(disk, nil, 0o600); err != nil {
@@ -70,45 +98,74 @@ func newCrashLab(t *testing.T) *crashLab {
 		t.Fatal(err)
 	}
 	command(t, time.Minute, "/sbin/mkfs.ext4", "-q", disk)
-	makeTap(t, "crash0", "10.9.0.2/24")
-	makeTap(t, "crash1", "10.9.1.2/24")
-	initrd := packGuest(t)
 	options := []string{"--mem", "768", "--tap", "crash1", "--append", "lab.tap=10.9.1.15/24"}
-	l := &crashLab{
-		server: newGuest(t, initrd, "--tap", "crash0", "--append", "lab.server=1 lab.tap=10.9.0.15/24"),
+	return &crashLab{
+		initrd: initrd,
 		client: newGuest(t, initrd, append(options, "--disk", disk)...),
 		bare:   newGuest(t, initrd, options...),
 	}
-	l.server.launch(t)
+}
+
+// start starts all but the storage, unless that is in the near guest: its command line has words, too.
+func (l *crashLab) start(t *testing.T, words string) {
+	t.Helper()
+	makeTap(t, "crash0", "10.9.0.2/24")
+	makeTap(t, "crash1", "10.9.1.2/24")
+	l.near = newGuest(t, l.initrd, "--tap", "crash0", "--append", "lab.tap=10.9.0.15/24 "+words)
+	l.near.launch(t)
 	l.client.launch(t)
 	p := freePorts(t, 2)
 	l.bridge = newBridgeWith(t, p[0], p[1], fmt.Sprintf(`
 listeners:
   - {name: nfs, address: "0.0.0.0:%d", upstream: storage, routes: [{program: mount, upstream: mountd}]}
 upstreams:
-  - {name: storage, transport: tcp, endpoints: ["10.9.0.15:2049"]}
-  - {name: mountd, transport: tcp, endpoints: ["10.9.0.15:20048"]}
+  - {name: storage, transport: tcp, endpoints: ["%[2]s:2049"]}
+  - {name: mountd, transport: tcp, endpoints: ["%[2]s:20048"]}
 rpcbind: {address: "0.0.0.0:111"}
-nlm: {address: "0.0.0.0:4045", server: 10.9.0.15, name: bridge.lab, state: %q}
+nlm: {address: "0.0.0.0:4045", server: %[2]s, name: bridge.lab, state: %[3]q}
 memory: {budget: 64MiB}
-admin: {address: "127.0.0.1:%d"}
+admin: {address: "127.0.0.1:%[4]d"}
 log: {format: json}
-`, p[0], t.TempDir(), p[1]))
-	l.server.ready(t)
+`, p[0], l.server, t.TempDir(), p[1]))
+	l.near.ready(t)
 	l.client.ready(t)
 	l.bridge.start(t)
-	l.server.job(t, 2*time.Minute, `. /lab/lib.sh
-modprobe ipvlan
+	l.near.job(t, 2*time.Minute, `. /lab/lib.sh
 export NET=10.9.0
 for c in c1 c2 c3; do
     client_nlm $c
-    client $c mount.nfs 10.9.0.2:/export /mnt -o vers=3
+    client $c mount.nfs 10.9.0.2:`+l.export+` /mnt -o vers=3
     client $c grep -q " /mnt nfs .*vers=3,.*local_lock=none" /proc/mounts || die "$c has no locks"
 done
-after_grace`)
+[ ! -e /proc/fs/nfsd/threads ] || after_grace`)
 	l.bootClient(t, l.client)
 	l.mountClient(t, l.client)
-	return l
+}
+
+// contend has two clients want one lock, both ways. They are told within a second when they have it.
+func (l *crashLab) contend(t *testing.T) {
+	t.Helper()
+	out := l.near.job(t, 5*time.Minute, `. /lab/lib.sh
+one=$(client_mnt c1)/contend two=$(client_mnt c2)/contend
+/lab/locks -3 $one $two || die "status $?"`)
+	grants := 0
+	for line := range strings.Lines(out) {
+		var ms int
+		if n, _ := fmt.Sscanf(line, "granted %d ms", &ms); n == 0 {
+			continue
+		}
+		grants++
+		t.Log(strings.TrimSpace(line))
+		if ms > 1000 {
+			t.Errorf("granted %d ms after the lock was free, want at most 1000", ms)
+		}
+	}
+	if grants != 2 {
+		t.Errorf("%d clients were told that they have the lock, want 2", grants)
+	}
+	if n := l.bridge.metric(t, `nlm_grants_total{result="taken"}`); n == 0 {
+		t.Error("the storage has granted nothing")
+	}
 }
 
 // bootClient does in a client guest what a distribution does at boot before sm-notify.
@@ -129,7 +186,7 @@ func (l *crashLab) mountClient(t *testing.T, g *guest) {
 	t.Helper()
 	g.job(t, time.Minute, `set -e
 rpc.statd --no-notify
-mount.nfs 10.9.1.2:/export /mnt -o vers=3
+mount.nfs 10.9.1.2:`+l.export+` /mnt -o vers=3
 grep -q " /mnt nfs .*vers=3,.*local_lock=none" /proc/mounts`)
 }
 
@@ -140,12 +197,12 @@ type keeper struct {
 }
 
 // keep has a client take n locks of a file. With option -h it takes them at once, and with -w it waits for them. machine is a
-// machine of the server guest, or empty for the client guest.
+// machine of the near guest, or empty for the client guest.
 func (l *crashLab) keep(t *testing.T, machine, option, file string, n int) *keeper {
 	t.Helper()
 	g := l.client
 	if machine != "" {
-		g, machine = l.server, "/lab/client.sh "+machine
+		g, machine = l.near, "/lab/client.sh "+machine
 	}
 	l.keepers++
 	k := &keeper{pipe: fmt.Sprintf("/tmp/keeper%d", l.keepers)}
@@ -173,7 +230,7 @@ func (l *crashLab) strangerSees(t *testing.T, when, file string, n int) {
 	if n == 0 {
 		status = 0
 	}
-	got := strings.Fields(l.server.job(t, time.Minute, fmt.Sprintf("c2='/lab/client.sh c2 /lab/locks' f=/mnt/%s; $c2 -n $f %d; $c2 -t $f; echo $?", file, crashLocks)))
+	got := strings.Fields(l.near.job(t, time.Minute, fmt.Sprintf("c2='/lab/client.sh c2 /lab/locks' f=/mnt/%s; $c2 -n $f %d; $c2 -t $f; echo $?", file, crashLocks)))
 	if want := []string{fmt.Sprint(n), fmt.Sprint(status)}; fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("%s: of %s c2 sees as many locks of others, and is answered: got %v, want %v", when, file, got, want)
 	}

@@ -19,6 +19,7 @@ import (
 // same directory as /host/ganesha over 9P.
 type ganesha struct {
 	owner      *testing.T // the process ends with this test, even if another test started it again
+	locks      string     // the variable LOCKS of ganesha.sh
 	args       []string   // of ganesha.sh
 	process    *process
 	nfs, mount int
@@ -79,7 +80,7 @@ func newGanesha(t *testing.T, g *guest, more ...string) *ganesha {
 // start starts a ganesha that does not run, and waits until it serves.
 func (n *ganesha) start(t *testing.T) {
 	t.Helper()
-	n.process = start(n.owner, "../../deploy/lab/ganesha.sh", n.args...)
+	n.process = start(n.owner, "env", append([]string{"LOCKS=" + n.locks, "../../deploy/lab/ganesha.sh"}, n.args...)...)
 	const ready = "NFS SERVER INITIALIZED"
 	waitFor(t, time.Minute, "ganesha", func() bool {
 		if !n.process.alive() {
