@@ -9,7 +9,7 @@
 # network namespace whose address is THERE, on a veth whose other end, in the caller's namespace, is NAME with address HERE. Both are
 # like 10.8.0.2/24.
 #
-# With LEASE, a number of seconds, clients of NFSv4 reclaim their state after a restart, for 10 s. Without
+# With LEASE, a number of seconds, clients reclaim their state after a restart, in a grace period as long. Without
 # it there is no grace period.
 #
 # ganesha does not start without an rpcbind at which it can register its ports, and another
@@ -68,6 +68,7 @@ rpcbind -f &
 until_end $!
 while [ ! -S /run/rpcbind.sock ]; do sleep 0.05; done
 if [ -n "$LOCKS" ]; then
+    sm-notify -f
     rpc.statd --no-notify -F &
     until_end $!
 else

@@ -5,6 +5,7 @@ package lab
 import (
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -40,13 +41,14 @@ func TestLabCrash(t *testing.T) {
 			t.Skip("ganesha opens files by their handles, which takes the host's own root")
 		}
 		l := newCrashLab(t, packGuest(t))
-		n := newGanesha(t, l.client)
+		n := newGanesha(t, l.client, "15")
 		n.locks, n.nfs, n.mount = "crash2 10.8.0.1/24 10.8.0.2/24", 2049, 20048
 		n.args[1], n.args[2] = "2049", "20048"
 		n.start(t)
 		l.server, l.export = "10.8.0.2", n.dir
 		l.start(t, "")
 		l.contend(t)
+		l.restartGanesha(t, n)
 		l.crashes(t)
 		n.wantQuiet(t)
 		n.stop(t)
@@ -140,6 +142,33 @@ done
 [ ! -e /proc/fs/nfsd/threads ] || after_grace`)
 	l.bootClient(t, l.client)
 	l.mountClient(t, l.client)
+}
+
+// restartGanesha kills the storage and starts it again while a client has locks and another waits for one.
+func (l *crashLab) restartGanesha(t *testing.T, n *ganesha) {
+	t.Helper()
+	c1 := l.keep(t, "c1", "-h", "restart", crashLocks)
+	c1.holds(t)
+	c3 := l.keep(t, "c3", "-w", "restart", 1)
+	l.wantCounts(t, "before the restart", lockCounts{crashLocks, 1, 2})
+	n.process.end(t, syscall.SIGKILL)
+	waitFor(t, time.Minute, "the end of its network", func() bool {
+		_, err := net.InterfaceByName("crash2")
+		return err != nil
+	})
+	began := time.Now()
+	n.start(t)
+	const told = `nlm_notices_total{notice="told"}`
+	testkit.Eventually(t, "the clients are told", func() bool { return l.bridge.metric(t, told) >= 2 })
+	l.strangerSees(t, "after the storage's restart", "restart", crashLocks) // c2 waits for the end of the grace period
+	t.Logf("a stranger is answered %.1f s after the storage began to start", time.Since(began).Seconds())
+	if c3.said("held\n") {
+		t.Error("a client that waits has got a lock that another has reclaimed")
+	}
+	c1.free(t)
+	c3.holds(t)
+	c3.free(t)
+	l.wantCounts(t, "after the restart", lockCounts{})
 }
 
 // contend has two clients want one lock, both ways. They are told within a second when they have it.
