@@ -150,6 +150,11 @@ func (k *knownCall) same(o *knownCall) bool {
 
 // callOf returns the Call of the Reply c, or nil.
 func (e *explainer) callOf(c *capture.Message, xid uint32) *knownCall {
+	return e.calls[answered(c, xid)]
+}
+
+// answered returns the key of the Call of the Reply c.
+func answered(c *capture.Message, xid uint32) callKey {
 	key := callKey{c.Conn, c.Stream, xid}
 	if c.Conn != nil && c.Stream != nil {
 		key.stream = &c.Conn.Streams[0]
@@ -158,7 +163,7 @@ func (e *explainer) callOf(c *capture.Message, xid uint32) *knownCall {
 			key.stream = &c.Conn.Streams[1]
 		}
 	}
-	return e.calls[key]
+	return key
 }
 
 // match records in p that it answers k.

@@ -65,10 +65,7 @@ func findFiles(all []capture.Message, filter *names.Filter) (found files, unknow
 			open[key] = append(open[key], i)
 			continue
 		}
-		key := callKey{m.Conn, &m.Conn.Streams[0], xid}
-		if m.Stream == key.stream {
-			key.stream = &m.Conn.Streams[1]
-		}
+		key := answered(m, xid)
 		for _, call := range open[key] { // the first one, and those that repeat it
 			judge(call, i)
 		}

@@ -22,7 +22,7 @@ type talk struct {
 }
 
 func (c *talk) message(stream int, b []byte) {
-	c.all = append(c.all, capture.Message{Conn: &c.conn, Stream: &c.conn.Streams[stream], Data: b, Length: int64(len(b))})
+	c.all = append(c.all, capture.Message{First: 1 + len(c.all), Conn: &c.conn, Stream: &c.conn.Streams[stream], Data: b, Length: int64(len(b))})
 }
 
 // call adds a Call of NFSv3, or of MOUNT if procedure is 0.

@@ -8,6 +8,13 @@ type book struct {
 	exports *exports
 }
 
+// read learns what p says, which a client of a listener has brought.
+func (b *book) read(client netip.Addr, listener string, p *parsed) {
+	for i := range p.facts {
+		b.learn(client, listener, &p.facts[i])
+	}
+}
+
 // learn takes a fact that a client of a listener has brought.
 func (b *book) learn(client netip.Addr, listener string, f *fact) {
 	t := b.table

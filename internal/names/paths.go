@@ -91,9 +91,7 @@ func NewReader(memory int) *Reader {
 // Read learns from an exchange of a client, and returns where the file is that it is about.
 func (r *Reader) Read(client netip.Addr, x Exchange) Place {
 	r.parsed.parse(x.Call, x.Reply)
-	for i := range r.parsed.facts {
-		r.book.learn(client, x.Listener, &r.parsed.facts[i])
-	}
+	r.book.read(client, x.Listener, &r.parsed)
 	return r.book.use(x.Listener, &r.parsed, func(path string) string { return path })
 }
 

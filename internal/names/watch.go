@@ -159,9 +159,7 @@ func (w *Watch) take(r *record) {
 		w.opaque++
 	}
 	own := p.own()
-	for i := range p.facts {
-		w.book.learn(r.client, r.listener, &p.facts[i])
-	}
+	w.book.read(r.client, r.listener, p)
 	if p.handle == nil || len(p.handle) > maxHandle {
 		return
 	}
