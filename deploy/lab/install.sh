@@ -9,12 +9,14 @@
 #              vmlinux-VERSION has it as ELF, which boots without the 5 s of decompression
 #              that an emulated CPU needs for Debian's vmlinuz.
 #   siw.ko     Built from Debian's source package, because Debian ships only rxe. This script
-#              patches two lines. First, siw fails an FPDU whose CRC arrives in two TCP
+#              patches four lines. First, siw fails an FPDU whose CRC arrives in two TCP
 #              segments, because it stores the second half over the first. On a wire this is
 #              rare, but QEMU's user network cuts the stream anew and makes it common, and
 #              the knfsd threads that wait for such a Read never return. Second, a connection
 #              that is closed before siw has accepted it takes the listener with it, because
-#              a socket that is not yet accepted still points at the listener.
+#              a socket that is not yet accepted still points at the listener. Third and fourth,
+#              when siw notices the end of a connection as it sends, the Sends that wait behind that one are never
+#              completed. The knfsd threads that wait for them never return, and knfsd cannot be stopped.
 #   auth_rpcgss.ko  Built and patched too. In late 6.1 the server skips the length and the
 #              sequence number of a krb5p Call in a stream, and nfsd then opens the stream
 #              again, so that it reads them as the arguments: every krb5p Call gets
@@ -29,7 +31,7 @@
 set -euo pipefail
 export DEBIAN_FRONTEND=noninteractive
 LAB_CACHE=${LAB_CACHE:-/var/cache/rdmabridge-lab}
-built_revision=4 # increase this whenever the build of modules below changes
+built_revision=5 # increase this whenever the build of modules below changes
 case ${1:-} in
 '') all=1 ;;
 smoke) all='' ;;
@@ -83,6 +85,9 @@ patch_siw() { # DIR
         "$1/siw_qp_rx.c"
     sed -i '/^static void siw_cm_llp_state_change(struct sock \*sk)/,/^}/s/^\t\tif (cep->qp)$/\t\tif (cep->state == SIW_EPSTATE_LISTENING)\n\t\t\tbreak;\n&/' \
         "$1/siw_cm.c"
+    sed -i '/^int siw_qp_sq_process(/,/^}/s/siw_qp_cm_drop(qp, 0);/siw_qp_cm_drop(qp, 1);/' "$1/siw_qp_tx.c"
+    sed -i '/^static int siw_qp_nextstate_from_rts(/,/^}/s/if (tx_wqe(qp)->wr_status == SIW_WR_IDLE) {/if (tx_wqe(qp)->wr_status == SIW_WR_IDLE \&\& !qp->sendq[qp->sq_get % qp->attrs.sq_size].flags) {/' \
+        "$1/siw_qp.c"
 }
 
 promtool=$LAB_CACHE/promtool
@@ -96,6 +101,7 @@ have=$(cat "$LAB_CACHE/version" 2>/dev/null || true)
 built=$(cat "$LAB_CACHE/built-$have" 2>/dev/null || true)
 tls=$LAB_CACHE/tls
 have_tls=$(cat "$tls/version" 2>/dev/null || true)
+[ "$(cat "$tls/built" 2>/dev/null || true)" = "$built_revision" ] || have_tls=
 needs_tls() { [ -n "$all" ] && { [ -z "$have_tls" ] || [ -n "${LAB_REFRESH:-}" ]; }; }
 if [ ${#missing[@]} = 0 ] && [ -n "$have" ] && ! needs_tls && [ "$built" = "$built_revision" ] && have_promtool && [ -z "${LAB_REFRESH:-}" ]; then
     [ -e "$LAB_CACHE/vmlinux-$have" ] || unpack_kernel "$LAB_CACHE" "$have"
@@ -195,6 +201,7 @@ if needs_tls; then
         put "$siw/siw.ko" "$tls/root/lib/modules/$ver/updates"
         depmod -b "$tls/root" "$ver"
         unpack_kernel "$tls" "$ver"
+        echo "$built_revision" > "$tls/built"
         echo "$ver" > "$tls/version"
     fi
     echo "lab: kernel $ver prepared in $tls"
