@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"os"
 	"time"
 
@@ -28,15 +27,11 @@ func (b *bridge) document(q status.Query) status.Document {
 	d.Sockets = status.Descriptors{Used: b.engine.Sockets().Open(), Limit: b.engine.Sockets().Limit()}
 	d.Events = b.sink.Events()
 	d.Locks = b.locksStatus()
-	d.Names = b.namesShown()
 	return d
 }
 
-// namesOnPage is how many rows of each table of names the status page has, and namesWithin how long it may take to count them.
-const (
-	namesOnPage = 20
-	namesWithin = time.Second
-)
+// namesOnPage is how many rows of each table of names the status page has.
+const namesOnPage = 20
 
 // namesShown returns the names for the status page; nil if it is to have none.
 func (b *bridge) namesShown() *status.Names {
@@ -44,15 +39,13 @@ func (b *bridge) namesShown() *status.Names {
 	if w == nil || !b.paged.Load() {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), namesWithin)
-	defer cancel()
-	return w.Names(ctx, names.Query{Minutes: 1, Rows: namesOnPage})
+	return w.Names(names.Query{Minutes: 1, Rows: namesOnPage})
 }
 
 // makePages makes the answers for operators, which the admin server and the control socket serve, and
 // the admin server.
 func (b *bridge) makePages(c *configs.Config) error {
-	b.pages = admin.NewHandler(admin.Source{Document: b.document, Metrics: b.metrics.Handler(), Alive: b.alive, Ready: b.proxy.Ready})
+	b.pages = admin.NewHandler(admin.Source{Document: b.document, Names: b.namesShown, Metrics: b.metrics.Handler(), Alive: b.alive, Ready: b.proxy.Ready})
 	if !c.Admin.Enabled() {
 		return nil
 	}

@@ -182,6 +182,27 @@ func TestProfiles(t *testing.T) {
 	}
 }
 
+// TestNames: names are counted for whoever reads the document, and for nobody else.
+func TestNames(t *testing.T) {
+	counted := 0
+	synctest.Test(t, func(t *testing.T) {
+		h := NewHandler(Source{
+			Document: func(status.Query) status.Document { return status.Document{Time: time.Now()} },
+			Names:    func() *status.Names { counted++; return &status.Names{Known: 4711} },
+		})
+		h.Start()
+		defer h.Close()
+		time.Sleep(time.Minute)
+		h.Problems()
+		if counted != 0 {
+			t.Errorf("counted %d times for nobody", counted)
+		}
+		if w := ask(h, "GET", "/api/v1/status"); counted != 1 || !strings.Contains(w.Body.String(), "4711") {
+			t.Errorf("counted %d times for a reader: %s", counted, w.Body)
+		}
+	})
+}
+
 // TestShared: a hundred readers cost what one costs, and each query has its own answer.
 func TestShared(t *testing.T) {
 	var made atomic.Int64

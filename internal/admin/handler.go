@@ -29,7 +29,8 @@ import (
 
 // A Source provides what a Handler answers with. All functions are called concurrently.
 type Source struct {
-	Document func(status.Query) status.Document // without History and Problems; never nil
+	Document func(status.Query) status.Document // without History, Problems and Names; never nil
+	Names    func() *status.Names               // counted only for those who ask; it may return nil, and be nil
 	Metrics  http.Handler                       // of /metrics; nil for none
 	Alive    func(context.Context) error        // nil if the event loops run; a nil function means always
 	Ready    func() error                       // nil if the bridge can serve clients; a nil function means always
@@ -46,7 +47,7 @@ type Handler struct {
 // NewHandler returns a Handler for source. It answers at once; the caller starts and closes it.
 func NewHandler(source Source) *Handler {
 	h := &Handler{source: source, mux: http.NewServeMux()}
-	h.documents.init(h.make)
+	h.documents.init(h.shown)
 	h.sampler.init(source.Document)
 	if source.Metrics != nil {
 		h.mux.Handle("/metrics", readOnly(source.Metrics))
@@ -86,8 +87,17 @@ func (h *Handler) make(q status.Query) *status.Document {
 	var before *status.Document
 	d.History, before = h.sampler.view()
 	d.Problems = status.Judge(&d, before)
-	fillLists(&d)
 	return &d
+}
+
+// shown makes the document that q asks for, for a reader.
+func (h *Handler) shown(q status.Query) *status.Document {
+	d := h.make(q)
+	if h.source.Names != nil {
+		d.Names = h.source.Names()
+	}
+	fillLists(d)
+	return d
 }
 
 // fillLists makes empty lists and maps of nil ones: JSON has [] and {} for them, and a reader need not tell

@@ -502,6 +502,41 @@ func written() {
 	synctest.Wait()
 }
 
+// TestGather: a line is written soon after its Call is over, also if what learns names has seen the Call, and many lines are
+// written at once.
+func TestGather(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, w := range []*names.Watch{nil, names.Start(names.Options{Loops: 1, Memory: 1 << 20, Sample: 1, Missed: func(uint64) {}})} {
+			d := &disk{room: 1 << 30}
+			l := start(Options{Output: d, Names: func() *names.Watch { return w }})
+			p := &player{Log: l, names: w}
+			many := func(n int) (lines int) {
+				for range n {
+					call, reply := remove3("a", 0)
+					p.play("REMOVE", call, reply, observe.TapOver{})
+				}
+				synctest.Wait()
+				_, lines = missing(d.lines())
+				return lines
+			}
+			if got := many(10); got != 0 {
+				t.Errorf("%d lines at once", got)
+			}
+			written()
+			if got := many(0); got != 10 {
+				t.Errorf("%d lines after a while", got)
+			}
+			if got := many(4 * halfFull); got < halfFull {
+				t.Errorf("%d of many lines at once", got)
+			}
+			l.Close()
+			if w != nil {
+				w.Close()
+			}
+		}
+	})
+}
+
 // TestFull: lines for which the disk has no room are counted, and the log says how many as soon as there is room.
 func TestFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

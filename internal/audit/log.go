@@ -2,7 +2,6 @@ package audit
 
 import (
 	"bytes"
-	"context"
 	"net/netip"
 	"slices"
 	"sync"
@@ -25,11 +24,12 @@ const (
 	mostOpaque  = 1024     // clients whose encrypted Calls a loop counts apart
 	opaqueEvery = time.Minute
 	retryEvery  = time.Second
-	askWithin   = time.Second // how long Close waits for paths
 
 	// gather is how long lines wait for others: to write each by itself costs a client that makes one change after the other
 	// much of its speed.
-	gather = 10 * time.Millisecond
+	gather = 50 * time.Millisecond
+	// halfFull is how many Calls, or octets of them, do not wait.
+	halfFull, halfMemory = 1024, mostMemory / 2
 
 	// closeTimeout bounds how long Close waits for a disk that hangs.
 	closeTimeout = 2 * time.Second
@@ -66,7 +66,8 @@ type Log struct {
 	loops   []watched     // by number; each belongs to its loop, apart from opaque
 	memory  atomic.Int64  // octets of the Calls under way and of those that wait to be written
 	failing atomic.Bool   // with Choice.Deny: lines could not be written, and are kept
-	more    chan struct{} // one deep: there may be something in waiting
+	more    chan struct{} // one deep: there may be something to write
+	half    chan struct{} // one deep: much waits to be written
 	again   chan struct{} // one deep: what could not be written may be written now
 	lacks   atomic.Uint64 // lines that are missing and that no line has told of
 	stop    chan struct{} // closed by Close
@@ -102,7 +103,7 @@ type ended struct {
 
 // Start starts a Log. The caller makes it a Tap.
 func Start(o Options) *Log {
-	l := &Log{o: o, output: o.Output, loops: make([]watched, o.Loops), more: make(chan struct{}, 1), again: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{})}
+	l := &Log{o: o, output: o.Output, loops: make([]watched, o.Loops), more: make(chan struct{}, 1), half: make(chan struct{}, 1), again: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{})}
 	for i := range l.loops {
 		l.loops[i].calls, l.loops[i].opaque = make(map[uint64]*call), make(map[netip.Addr]uint64)
 	}
@@ -269,7 +270,9 @@ func (l *Log) Over(o *observe.TapOver) {
 		if e.lines() == 0 {
 			break
 		}
-		if w := l.o.Names(); w == nil || !w.Ask(o.Loop, o.At, e) {
+		if w := l.o.Names(); w != nil && w.Ask(o.Loop, o.At, e) {
+			signal(l.more)
+		} else {
 			l.put(e)
 		}
 		return // its memory is given back when it is written
@@ -281,8 +284,12 @@ func (l *Log) Over(o *observe.TapOver) {
 func (l *Log) put(e *ended) {
 	l.waitingMu.Lock()
 	l.waiting = append(l.waiting, e)
+	much := len(l.waiting) >= halfFull || l.memory.Load() >= halfMemory
 	l.waitingMu.Unlock()
 	signal(l.more)
+	if much {
+		signal(l.half)
+	}
 }
 
 // Learned is part of names.Asker.
@@ -346,6 +353,7 @@ func (l *Log) run() {
 		case <-l.more:
 			select {
 			case <-time.After(gather):
+			case <-l.half:
 			case <-l.stop:
 			}
 			l.writeWaiting()
@@ -356,7 +364,6 @@ func (l *Log) run() {
 		case now := <-minute.C:
 			l.tellOpaque(now)
 		case <-l.stop:
-			l.settle()
 			l.writeWaiting()
 			l.tellOpaque(time.Now())
 			l.write(nil, 0)
@@ -368,17 +375,11 @@ func (l *Log) run() {
 	}
 }
 
-// settle has those written that wait for their paths.
-func (l *Log) settle() {
-	if w := l.o.Names(); w != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), askWithin)
-		defer cancel()
-		w.Settle(ctx)
-	}
-}
-
-// writeWaiting writes the lines of the Calls that wait.
+// writeWaiting writes the lines of the Calls that wait, and of those that wait for their paths.
 func (l *Log) writeWaiting() {
+	if w := l.o.Names(); w != nil {
+		w.Settle()
+	}
 	l.waitingMu.Lock()
 	all := l.waiting
 	l.waiting = nil

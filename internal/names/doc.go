@@ -1,9 +1,9 @@
 // Package names learns from the Calls and Replies of NFS which file and which export a file handle stands for, and
 // counts which are used most, by whom.
 //
-// A [Watch] is a Tap. On the loops it only copies messages (queue.go). One goroutine reads the copies: parse.go finds
-// what they say, table.go keeps names, exports.go file systems, hot.go counts. Everything is bounded, and nothing
-// waits for it.
+// A [Watch] is a Tap. On the loops it only copies messages (queue.go). Whoever asks reads the copies first, and a
+// goroutine reads them where nobody asks for a while, or a queue is half full: parse.go finds what they say, table.go
+// keeps names, exports.go file systems, hot.go counts. Everything is bounded, and no Call waits for it.
 //
 // # What it can know
 //

@@ -35,7 +35,7 @@ func Serve(rw http.ResponseWriter, r *http.Request, w *Watch) {
 		}
 		*p.to = n
 	}
-	n := w.Names(r.Context(), q)
+	n := w.Names(q)
 	if n == nil {
 		http.Error(rw, "the bridge has just stopped learning names", http.StatusServiceUnavailable)
 		return

@@ -1,16 +1,15 @@
 package names
 
 import (
-	"context"
 	"net/netip"
 	"time"
 )
 
 // An Asker wants to know the paths of handles as they were at a time.
 type Asker interface {
-	// Learned is called once, on a goroutine of the Watch, which it must not hold up. path returns the path of a handle of
-	// a listener, or "" where none is known. A path begins with "..." if the directories above are not known. path may not
-	// be called later.
+	// Learned is called once, on any goroutine that uses the Watch, which it must not hold up. path returns the path of a
+	// handle of a listener, or "" where none is known. A path begins with "..." if the directories above are not known.
+	// path may not be called later.
 	Learned(path func(listener, handle string) string)
 }
 
@@ -18,10 +17,10 @@ type Asker interface {
 // time at, which is now. It reports false if that cannot be, because too much waits or w is closed. It runs on the loop.
 func (w *Watch) Ask(loop int, at time.Time, a Asker) bool { return w.queues[loop].askFrom(a, at) }
 
-// Settle returns when all that have asked were called, or ctx is done.
-func (w *Watch) Settle(ctx context.Context) { w.inside(ctx, func() {}) }
+// Settle returns when all that have asked were called.
+func (w *Watch) Settle() { w.inside(func() {}) }
 
-// path is what an Asker gets. It runs in the goroutine.
+// path is what an Asker gets. The caller holds w.mu.
 func (w *Watch) path(listener, handle string) string {
 	e := w.book.table.find(listener, []byte(handle))
 	if e == nil {
@@ -61,14 +60,14 @@ type Exchange struct {
 	Call, Reply []byte
 }
 
-// Where returns the places that Calls are about. It has learned of all Calls that ended before. It returns nil if ctx is
-// done or w is closed.
-func (w *Watch) Where(ctx context.Context, calls []Exchange) (places []Place) {
+// Where returns the places that Calls are about. It has learned of all Calls that ended before. It returns nil if w
+// is closed.
+func (w *Watch) Where(calls []Exchange) (places []Place) {
 	uses := make([]parsed, len(calls))
 	for i, c := range calls {
 		uses[i].parse(c.Call, c.Reply)
 	}
-	w.inside(ctx, func() {
+	w.inside(func() {
 		places = make([]Place, len(calls))
 		for i := range uses {
 			places[i] = w.book.use(calls[i].Listener, &uses[i], w.redact.path)

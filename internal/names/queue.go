@@ -12,13 +12,13 @@ import (
 // Operation
 //
 // A loop copies a Call and its Reply, without the data of READ and WRITE, into a record, and puts the record into its
-// queue when the Call is over. The goroutine takes it from there. Neither waits for the other: what has no room is
-// missed, and counted.
+// queue when the Call is over. A reader, who holds Watch.mu, takes it from there. Neither waits for the other: what has no
+// room is missed, and counted.
 //
 // # Ownership
 //
-// A slot of a queue has a record that the goroutine has read already, which the loop gets for the one that it puts
-// there. So the records of a loop, and the memory in them, are used again and again.
+// A slot of a queue has a record that was read already, which the loop gets for the one that it puts there. So the
+// records of a loop, and the memory in them, are used again and again.
 
 const (
 	queueLen   = 2048
@@ -41,25 +41,26 @@ type record struct {
 	asker       Asker // it is no Call
 }
 
-// A queue brings records from one loop to the goroutine.
+// A queue brings records from one loop to the readers.
 type queue struct {
 	slots  []*record
 	open   map[uint64]*record // the loop's
 	free   []*record          // the loop's
 	posted atomic.Uint64
-	_      [64]byte // the loop and the goroutine do not share a cache line
+	_      [64]byte // the loop and the readers do not share a cache line
 	taken  atomic.Uint64
 	queued atomic.Int64 // octets
 	missed atomic.Uint64
-	sample samplers // the loop's
+	sample samplers      // the loop's
+	half   chan struct{} // the Watch's
 
 	mu     sync.Mutex // guards closed; the loop has it while it posts a record with an asker
 	closed bool
 }
 
 // newQueue returns a queue of which sample is the part of the Calls that is looked at, as in Options.
-func newQueue(sample float64) *queue {
-	return &queue{slots: make([]*record, queueLen), open: make(map[uint64]*record), sample: newSamplers(sample)}
+func newQueue(sample float64, half chan struct{}) *queue {
+	return &queue{slots: make([]*record, queueLen), open: make(map[uint64]*record), sample: newSamplers(sample), half: half}
 }
 
 // message copies what is wanted of m. It runs on the loop.
@@ -134,7 +135,8 @@ func (q *queue) over(call uint64) {
 // post puts r into the queue, and reports whether there was room. It runs on the loop.
 func (q *queue) post(r *record) bool {
 	next, n := q.posted.Load(), int64(len(r.call)+len(r.reply))
-	if next-q.taken.Load() >= queueLen || q.queued.Load()+n > mostQueued {
+	waiting, octets := next-q.taken.Load(), q.queued.Load()+n
+	if waiting >= queueLen || octets > mostQueued {
 		return false
 	}
 	s := &q.slots[next%queueLen]
@@ -142,6 +144,12 @@ func (q *queue) post(r *record) bool {
 	*s = r
 	q.queued.Add(n)
 	q.posted.Store(next + 1)
+	if waiting >= queueLen/2 || octets > mostQueued/2 {
+		select {
+		case q.half <- struct{}{}:
+		default: // the goroutine is to read them anyway
+		}
+	}
 	q.keep(old)
 	return true
 }

@@ -1,14 +1,12 @@
 package names
 
-import "context"
-
 // A used is an export of a listener that is counted by its path.
 type used struct{ listener, export string }
 
 // Count has Options.Used told of the use of these exports from now on, and of no others. When it returns, Used is not
 // called for those that are left out.
 func (w *Watch) Count(exports []string) {
-	w.inside(context.Background(), func() {
+	w.inside(func() {
 		w.counted = make(map[string]bool)
 		for _, e := range exports {
 			w.counted[e] = true

@@ -17,7 +17,7 @@ func TestUsed(t *testing.T) {
 		told[k] = [3]uint64{v[0] + calls, v[1] + read, v[2] + written}
 	}})
 	f := newFeeder(w, 0, "192.0.2.1")
-	w.inside(t.Context(), func() {
+	w.inside(func() {
 		for handle, path := range map[string]string{"home-1-r": "/home", "scra-2-r": "/scratch"} {
 			r := root(handle, path)
 			w.book.learn(f.conn.Peer.Addr(), "nfs", &r)
@@ -25,8 +25,8 @@ func TestUsed(t *testing.T) {
 	})
 	both := func() (n *status.Names, copied string) {
 		t.Helper()
-		n = w.Names(t.Context(), Query{Minutes: 1, Rows: 9})
-		w.inside(t.Context(), func() { copied = fmt.Sprint(told) })
+		n = w.Names(Query{Minutes: 1, Rows: 9})
+		w.inside(func() { copied = fmt.Sprint(told) })
 		return n, copied
 	}
 	f.read("home-1-r", 1000)
@@ -41,7 +41,7 @@ func TestUsed(t *testing.T) {
 	}
 	for range 1001 {
 		f.read("home-1-r", 1000)
-		w.inside(t.Context(), func() {}) // tells each Call for itself
+		w.inside(func() {}) // tells each Call for itself
 	}
 	n, _ := both()
 	calls := n.Exports[0].Calls - had

@@ -2,7 +2,6 @@ package names
 
 import (
 	"cmp"
-	"context"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
@@ -27,9 +26,9 @@ type Query struct {
 // MostMinutes is how long what was counted is kept.
 const MostMinutes = mostSlots - 1
 
-// Names returns what is used most. It returns nil if ctx is done or w is closed.
-func (w *Watch) Names(ctx context.Context, q Query) (n *status.Names) {
-	w.inside(ctx, func() { n = w.names(q, time.Now()) })
+// Names returns what is used most, by all Calls that are over. It returns nil if w is closed.
+func (w *Watch) Names(q Query) (n *status.Names) {
+	w.inside(func() { n = w.names(q, time.Now()) })
 	return n
 }
 

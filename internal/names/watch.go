@@ -1,8 +1,8 @@
 package names
 
 import (
-	"context"
 	"net/netip"
+	"sync"
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// tick is how often the goroutine looks for records.
-	tick = 10 * time.Millisecond
+	// tick is how long records wait where nobody asks and no queue is half full.
+	tick = 200 * time.Millisecond
 	// turn is how many records are read before others may ask.
 	turn = 1 << 14
 )
@@ -30,13 +30,14 @@ type Options struct {
 // A Watch learns names and counts what is used. Its methods are safe for concurrent use.
 type Watch struct {
 	opts   Options
-	queues []*queue // by loop
-	ask    chan func()
+	queues []*queue      // by loop
+	half   chan struct{} // one deep: a queue is half full
+	stop   chan struct{} // closed by Close
 	done   chan struct{} // closed when the goroutine has ended
-	cancel context.CancelFunc
 	redact redactor
 
-	// Owned by the goroutine.
+	mu     sync.Mutex // guards the fields below; held while records are read
+	closed bool
 	book   book
 	hot    hot
 	parsed parsed
@@ -49,22 +50,24 @@ type Watch struct {
 
 // Start begins to learn. The caller makes the Watch a Tap.
 func Start(o Options) *Watch {
-	ctx, cancel := context.WithCancel(context.Background())
 	w := &Watch{
-		opts: o, ask: make(chan func()), done: make(chan struct{}), cancel: cancel, redact: newRedactor(o.Hash, o.Hide),
+		opts: o, half: make(chan struct{}, 1), stop: make(chan struct{}), done: make(chan struct{}), redact: newRedactor(o.Hash, o.Hide),
 		book: book{table: newTable(o.Memory), exports: newExports()}, uses: make(map[used]*tally),
 	}
 	for range o.Loops {
-		w.queues = append(w.queues, newQueue(o.Sample))
+		w.queues = append(w.queues, newQueue(o.Sample, w.half))
 	}
-	go w.run(ctx)
+	go w.run()
 	return w
 }
 
 // Close ends the goroutine, and calls all that have asked. The Watch is no Tap any more.
 func (w *Watch) Close() {
-	w.cancel()
+	close(w.stop)
 	<-w.done
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.closed = true
 	for _, q := range w.queues {
 		q.close()
 	}
@@ -103,24 +106,23 @@ func (w *Watch) Over(o *observe.TapOver) { w.queues[o.Loop].over(o.Call) }
 // Ended is part of observe.Tap.
 func (w *Watch) Ended(*observe.TapConn, int, uint32, error) {}
 
-func (w *Watch) run(ctx context.Context) {
+// run reads what nobody has asked for.
+func (w *Watch) run() {
 	defer close(w.done)
 	t := time.NewTicker(tick)
 	defer t.Stop()
 	for {
 		select {
-		case <-ctx.Done():
+		case <-w.stop:
 			return
-		case f := <-w.ask:
-			w.drain()
-			f()
+		case <-w.half:
 		case <-t.C:
-			w.drain()
 		}
+		w.Settle()
 	}
 }
 
-// drain reads records, the oldest of all loops first.
+// drain reads records, the oldest of all loops first. The caller holds w.mu.
 func (w *Watch) drain() {
 	for range turn {
 		var from *queue
@@ -176,17 +178,14 @@ func (w *Watch) take(r *record) {
 	now.users.add(user{x, r.client}, &u)
 }
 
-// inside calls f in the goroutine. It reports false if that has ended, or ctx is done.
-func (w *Watch) inside(ctx context.Context, f func()) bool {
-	answered := make(chan struct{})
-	select {
-	case w.ask <- func() { f(); close(answered) }:
-		<-answered
-		return true
-	case <-w.done:
-	case <-ctx.Done():
+// inside calls f when all records are read that are in the queues, unless w is closed.
+func (w *Watch) inside(f func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.closed {
+		w.drain()
+		f()
 	}
-	return false
 }
 
 // clientOf is the text of a client's address.

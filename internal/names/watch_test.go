@@ -81,7 +81,7 @@ func TestWatch(t *testing.T) {
 	for range 10 {
 		b.read("gggg", 10)
 	}
-	n := w.Names(t.Context(), Query{Minutes: 1, Rows: 2})
+	n := w.Names(Query{Minutes: 1, Rows: 2})
 	if len(n.Files) != 2 || len(n.Clients) != 2 || len(n.Exports) != 1 || n.Known != 1 {
 		t.Fatalf("%+v", n)
 	}
@@ -98,7 +98,7 @@ func TestWatch(t *testing.T) {
 			t.Errorf("got %s, want %s", got, v.want)
 		}
 	}
-	if n := w.Names(t.Context(), Query{Minutes: 1, Rows: 2, Export: "/other"}); len(n.Files)+len(n.Clients) != 0 {
+	if n := w.Names(Query{Minutes: 1, Rows: 2, Export: "/other"}); len(n.Files)+len(n.Clients) != 0 {
 		t.Errorf("of another export: %+v", n)
 	}
 }
@@ -111,7 +111,7 @@ func TestWatchSample(t *testing.T) {
 	for range 5000 {
 		f.read("ffff", 100)
 	}
-	h := w.Names(t.Context(), Query{Minutes: 1, Rows: 1}).Files[0]
+	h := w.Names(Query{Minutes: 1, Rows: 1}).Files[0]
 	// Four times the standard deviation: one run in 16,000 is farther away.
 	if h.Path != ".../hot" || h.Error < 300 || h.Error > 600 || h.Calls < 5000-2*h.Error || h.Calls > 5000+2*h.Error {
 		t.Errorf("%s, %v +- %v", h.Path, h.Calls, h.Error)
@@ -128,12 +128,12 @@ func TestHide(t *testing.T) {
 		f.lookup("gggg", "ffff", "x.key")
 		f.read("gggg", 1)
 		want := ".../***/x.key.old/***"
-		n := w.Names(t.Context(), Query{Minutes: 1, Rows: 9})
+		n := w.Names(Query{Minutes: 1, Rows: 9})
 		if !slices.ContainsFunc(n.Files, func(h status.Hot) bool { return h.Path == want }) != hash {
 			t.Errorf("hash %v: %+v", hash, n.Files)
 		}
 		call, _ := message(3, 6, encode(nil, items{"gggg", 0, 0, 1}), nil)
-		p := w.Where(t.Context(), []Exchange{{Listener: "nfs", Call: call}})[0]
+		p := w.Where([]Exchange{{Listener: "nfs", Call: call}})[0]
 		for pattern, found := range map[string]Verdict{".../secret-dir/**/x.key": Unknown, ".../[*][*][*]": In} {
 			filter, err := NewFilter(nil, []string{pattern})
 			if err != nil {
@@ -165,7 +165,7 @@ func TestHash(t *testing.T) {
 	f.lookup("ffff", "dddd", "secret")
 	f.lookup("gggg", "ffff", "secret")
 	f.read("gggg", 1)
-	n := w.Names(t.Context(), Query{Minutes: 1, Rows: 9})
+	n := w.Names(Query{Minutes: 1, Rows: 9})
 	for _, h := range n.Files {
 		if strings.Contains(h.Path, "secret") {
 			t.Errorf("shows %s", h.Path)
@@ -183,7 +183,7 @@ func TestMissed(t *testing.T) {
 	blocked, goOn := make(chan bool), make(chan bool)
 	done := make(chan bool)
 	go func() {
-		w.inside(t.Context(), func() { close(blocked); <-goOn })
+		w.inside(func() { close(blocked); <-goOn })
 		close(done)
 	}()
 	<-blocked
@@ -194,7 +194,7 @@ func TestMissed(t *testing.T) {
 	}
 	close(goOn)
 	<-done
-	n := w.Names(t.Context(), Query{Minutes: 1, Rows: 1})
+	n := w.Names(Query{Minutes: 1, Rows: 1})
 	if missed != extra || n.Missed != extra || n.Files[0].Calls != queueLen {
 		t.Errorf("missed %d, says %d; counted %v", missed, n.Missed, n.Files[0].Calls)
 	}
@@ -206,7 +206,7 @@ func TestMissed(t *testing.T) {
 	for range 2 * mostQueued / mostCopied {
 		f.call("READDIRPLUS", 17, items{"dddd"}, items{0, long})
 	}
-	if w.Names(t.Context(), Query{Minutes: 1, Rows: 1}); q.queued.Load() != 0 {
+	if w.Names(Query{Minutes: 1, Rows: 1}); q.queued.Load() != 0 {
 		t.Errorf("%d octets queued", q.queued.Load())
 	}
 	for _, r := range q.slots {
@@ -214,6 +214,41 @@ func TestMissed(t *testing.T) {
 			t.Fatalf("a record keeps %d octets", cap(r.reply))
 		}
 	}
+}
+
+// TestWakes: what nobody asks for is read after a tick, and a queue that is half full, by its records or by their octets, is
+// read at once.
+func TestWakes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := start(t, Options{Loops: 1, Sample: 1})
+		f := newFeeder(w, 0, "192.0.2.1")
+		q := w.queues[0]
+		waits := func() uint64 {
+			synctest.Wait()
+			return q.posted.Load() - q.taken.Load()
+		}
+		for i := range queueLen/2 + 1 {
+			if f.read("ffff", 1); i < queueLen/2 {
+				if got := waits(); got != uint64(i)+1 {
+					t.Fatalf("%d wait after %d Calls", got, i+1)
+				}
+			}
+		}
+		if got := waits(); got != 0 {
+			t.Errorf("%d wait after half a queue", got)
+		}
+		long := strings.Repeat("x", mostCopied)
+		for range mostQueued/mostCopied/2 + 1 {
+			f.call("READDIRPLUS", 17, items{"dddd"}, items{0, long})
+		}
+		if got := waits(); got != 0 {
+			t.Errorf("%d long ones wait", got)
+		}
+		f.read("ffff", 1)
+		if time.Sleep(tick); waits() != 0 {
+			t.Error("one waits after a tick")
+		}
+	})
 }
 
 // TestLoops: two loops put while the goroutine takes and others ask. Nothing is lost that is not counted.
@@ -231,11 +266,11 @@ func TestLoops(t *testing.T) {
 	}
 	wg.Go(func() {
 		for range 20 {
-			w.Names(t.Context(), Query{Minutes: 1, Rows: 10})
+			w.Names(Query{Minutes: 1, Rows: 10})
 		}
 	})
 	wg.Wait()
-	n := w.Names(t.Context(), Query{Minutes: 1, Rows: 1})
+	n := w.Names(Query{Minutes: 1, Rows: 1})
 	if got := uint64(n.Files[0].Calls) + n.Missed; got != 2*calls {
 		t.Errorf("counted and missed %d of %d", got, 2*calls)
 	}
@@ -243,7 +278,7 @@ func TestLoops(t *testing.T) {
 
 // TestLoopAllocs: once a loop has its records, it allocates nothing for a Call.
 func TestLoopAllocs(t *testing.T) {
-	q := newQueue(1)
+	q := newQueue(1, nil)
 	conn := newFeeder(nil, 0, "192.0.2.1").conn
 	call := make([]byte, 200)
 	m := observe.TapMessage{Call: 1, Conn: conn, Program: oncrpc.ProgramNFS, Operation: "READ"}
@@ -290,7 +325,7 @@ func TestCopied(t *testing.T) {
 // BenchmarkRead is what a READ costs the loop, and the goroutine after it.
 func BenchmarkRead(b *testing.B) {
 	for _, sample := range []float64{1, 0.1} {
-		w := &Watch{opts: Options{Sample: sample, Missed: func(uint64) {}}, queues: []*queue{newQueue(sample)}, book: book{newTable(1 << 20), newExports()}}
+		w := &Watch{opts: Options{Sample: sample, Missed: func(uint64) {}}, queues: []*queue{newQueue(sample, nil)}, book: book{newTable(1 << 20), newExports()}}
 		f := newFeeder(w, 0, "192.0.2.1")
 		handles := make([]string, 1000)
 		for i := range handles {
@@ -359,14 +394,16 @@ func TestAsk(t *testing.T) {
 		if len(a.told) > 0 {
 			t.Errorf("told at once: %q", a.told)
 		}
-		w.Settle(t.Context())
+		w.Settle()
 		if want := []string{"", ".../a", ".../b"}; !slices.Equal(a.told, want) {
 			t.Errorf("told %q, want %q", a.told, want)
 		}
 		asked := 0
-		for w.Ask(0, time.Now(), a) {
-			asked++
-		}
+		w.inside(func() { // so that nothing is read
+			for w.Ask(0, time.Now(), a) {
+				asked++
+			}
+		})
 		w.Close()
 		if len(a.told) != 3+asked || asked != queueLen {
 			t.Errorf("%d were told of %d", len(a.told)-3, asked)

@@ -1,8 +1,6 @@
 package tap
 
 import (
-	"context"
-
 	"github.com/rdmabridge/rdmabridge/internal/names"
 	"github.com/rdmabridge/rdmabridge/proxy/observe"
 )
@@ -33,7 +31,7 @@ func (c *capture) judge() error {
 	}
 	var places []names.Place
 	if w := c.names(); w != nil {
-		places = w.Where(context.Background(), calls)
+		places = w.Where(calls)
 	}
 	for i := range ends {
 		v := names.Unknown
