@@ -103,6 +103,7 @@ var mistakes = []struct{ name, old, next, want string }{
 	{"a unit with a space", "1GiB", "1 gigabyte", `line 18: memory.budget: "1 gigabyte" is not a size; write one such as 4096, 64KiB, 1MiB or 1GiB`},
 	{"an unknown setting", "level: info", "lvel: info", `line 22: log.lvel: unknown setting; did you mean level?`},
 	{"a setting in the wrong place", "log:\n", "credits: 64\nlog:\n", `line 21: credits: unknown setting; it belongs in listeners[] or upstreams[].pool`},
+	{"exports of weights", "    upstream: storage\n", "    upstream: storage\n    weights: [{clients: [10.0.0.1], weight: 2, exports: [/a]}]\n", `line 5: listeners[0].weights[0].exports: unknown setting; write a rule of the listener with exports, action limit and a rate: a weight and a tenant are about clients`},
 	{"a pool at the top", "log:\n", "pool: {connections: 4}\nlog:\n", `line 21: pool: unknown setting; it belongs in upstreams[]`},
 	{"a pool of a listener", "    upstream: storage\n", "    upstream: storage\n    pool: {connections: 4}\n", `line 5: listeners[0].pool: unknown setting; it belongs in upstreams[]`},
 	{"a huge number", "{connections: 4}", "{connections: 100000000000000000000}", `line 13: upstreams[0].pool.connections: 100000000000000000000 is too large; write a smaller whole number`},

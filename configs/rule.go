@@ -29,11 +29,18 @@ type Rule struct {
 	Class      string      `mapstructure:"class"`
 	Exports    []string    `mapstructure:"exports"` // paths, as MOUNT has them
 
-	Action   string `mapstructure:"action"`
-	Answer   string `mapstructure:"answer"`   // with action deny
-	Upstream string `mapstructure:"upstream"` // with action upstream
-	Squash   string `mapstructure:"squash"`   // with the other actions; "": as the listener has it
-	DryRun   Switch `mapstructure:"dry_run"`
+	Action   string   `mapstructure:"action"`
+	Rate     RuleRate `mapstructure:"rate"`     // with action limit
+	Answer   string   `mapstructure:"answer"`   // with action deny
+	Upstream string   `mapstructure:"upstream"` // with action upstream
+	Squash   string   `mapstructure:"squash"`   // with the other actions; "": as the listener has it
+	DryRun   Switch   `mapstructure:"dry_run"`
+}
+
+// A RuleRate is a limit per second of all Calls together that a rule matches. Zero means no limit.
+type RuleRate struct {
+	Calls int  `mapstructure:"calls"`
+	Bytes Size `mapstructure:"bytes"` // of Calls and Replies together
 }
 
 // A Squash says which users of AUTH_SYS the bridge maps to another one.
@@ -200,10 +207,10 @@ func (l *Listener) validateRules(path string, k Known, c *Config, r *report) {
 	}
 }
 
-// matchesAll reports whether x has no condition, and an effect.
+// matchesAll reports whether x has no condition, and decides.
 func (x *Rule) matchesAll() bool {
 	return len(x.Clients)+len(x.Proxies)+len(x.Identities)+len(x.Flavors)+len(x.UIDs)+len(x.GIDs)+len(x.Programs)+len(x.Versions)+len(x.Procedures)+len(x.Exports) == 0 &&
-		x.Privileged == 0 && x.Class == "" && x.DryRun != On
+		x.Privileged == 0 && x.Class == "" && x.DryRun != On && x.Action != ActionLimit
 }
 
 func (x *Rule) validate(path string, l *Listener, k Known, c *Config, r *report) {
@@ -227,7 +234,7 @@ func (x *Rule) validate(path string, l *Listener, k Known, c *Config, r *report)
 	}
 	r.oneOf(path+".class", x.Class, ClassReading, ClassChanging)
 	if r.required(path+".action", x.Action, ActionDeny) {
-		r.oneOf(path+".action", x.Action, ActionAllow, ActionDeny, ActionUpstream)
+		r.oneOf(path+".action", x.Action, ActionAllow, ActionDeny, ActionUpstream, ActionLimit)
 	}
 	if x.Action != ActionDeny {
 		r.needs(path, "action deny", "answer")
@@ -243,9 +250,10 @@ func (x *Rule) validate(path string, l *Listener, k Known, c *Config, r *report)
 		r.addf(path+".answer", "read_only needs class changing; write that, or another answer")
 	}
 	r.oneOf(path+".squash", x.Squash, SquashOff, SquashRoot, SquashAll)
-	if x.Action == ActionDeny {
+	if x.Action == ActionDeny || x.Action == ActionLimit {
 		r.needs(path, "action allow or upstream", "squash")
 	}
+	x.validateRate(path, r)
 	switch {
 	case x.Action != ActionUpstream:
 		r.needs(path, "action upstream", "upstream")
@@ -259,6 +267,18 @@ func (x *Rule) validate(path string, l *Listener, k Known, c *Config, r *report)
 		}
 		r.addf(path+at, "%v", err)
 	}
+}
+
+// validateRate checks what bounds the rate of Calls.
+func (x *Rule) validateRate(path string, r *report) {
+	switch {
+	case x.Action != ActionLimit:
+		r.needs(path, "action limit", "rate")
+	case x.Rate == (RuleRate{}) && !r.has(path+".rate") && !r.has(path+".rate.calls") && !r.has(path+".rate.bytes"):
+		r.addf(path+".rate", "this setting is required; write it, such as rate: {calls: 1000}, or rate: {bytes: 100MiB}")
+	}
+	r.atMost(path+".rate.calls", x.Rate.Calls, maxRate)
+	r.between(path+".rate.bytes", x.Rate.Bytes, minRateBytes, maxRateBytes)
 }
 
 // squashes reports whether the listener maps users for some Calls.

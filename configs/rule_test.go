@@ -23,7 +23,7 @@ func TestBadRules(t *testing.T) {
 			line 7: listeners[0].rules[0].action: this setting is required; write it, such as action: deny
 			line 7: listeners[0].rules[0].name: this setting is required; write it, such as name: read-only`},
 		{"words", "tcp", `{name: a b, action: drop, class: write, flavors: [krb], programs: [smb], uids: [x, 9-1], answer: no}`, `
-			line 7: listeners[0].rules[0].action: "drop" is not possible here; write allow, deny or upstream
+			line 7: listeners[0].rules[0].action: "drop" is not possible here; write allow, deny, upstream or limit
 			line 7: listeners[0].rules[0].answer: this setting needs action deny; write that, or remove this setting
 			line 7: listeners[0].rules[0].class: "write" is not possible here; write reading or changing
 			line 7: listeners[0].rules[0].flavors[0]: "krb" is not possible here; write none, sys, krb5, krb5i or krb5p
@@ -46,6 +46,13 @@ func TestBadRules(t *testing.T) {
 			line 7: listeners[0].rules[0].exports[0]: "home" is not the path of an export; write one such as /export/home, as showmount -e shows it
 			line 8: listeners[0].rules[1].exports: a client of NFSv4 has all its state at one server, and finds exports below the root of that one; write versions: [3] beside, or leave the exports out
 			line 9: listeners[0].rules[2].exports: a client of NFSv4 has all its state at one server, and finds exports below the root of that one; write versions: [3] beside, or leave the exports out`},
+		{"limit", "tcp", "{name: a, action: limit}\n{name: b, action: limit, rate: {bytes: 1KiB, calls: 100000000}, squash: off}\n{name: c, action: limit, rate: {calls: 1}}\n{name: d, action: allow, rate: {calls: 1}}\n{name: e, action: limit, rate: {connections: 1}}", `
+			line 7: listeners[0].rules[0].rate: this setting is required; write it, such as rate: {calls: 1000}, or rate: {bytes: 100MiB}
+			line 8: listeners[0].rules[1].rate.bytes: 1KiB is out of range; write a size from 64KiB to 1024GiB
+			line 8: listeners[0].rules[1].rate.calls: 100000000 is too large; write at most 10000000
+			line 8: listeners[0].rules[1].squash: this setting needs action allow or upstream; write that, or remove this setting
+			line 10: listeners[0].rules[3].rate: this setting needs action limit; write that, or remove this setting
+			line 11: listeners[0].rules[4].rate.connections: unknown setting; known here: bytes, calls`},
 		{"squash", "tcp", "{name: a, action: deny, squash: root}\n{name: b, action: allow, squash: some}", `
 			line 7: listeners[0].rules[0].squash: this setting needs action allow or upstream; write that, or remove this setting
 			line 8: listeners[0].rules[1].squash: "some" is not possible here; write off, root or all`},

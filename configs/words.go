@@ -47,6 +47,7 @@ const (
 	ActionAllow    = "allow"
 	ActionDeny     = "deny"
 	ActionUpstream = "upstream"
+	ActionLimit    = "limit"
 
 	SquashOff  = "off"
 	SquashRoot = "root"

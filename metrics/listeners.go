@@ -66,6 +66,7 @@ var pauseReason = Label{Name: "reason", Help: "why", Values: []Value{
 	{"slow_start", "the slow start of the upstream has no room for another Call"},
 	{"client_rate", "the client's address is over its rate limit"},
 	{"listener_rate", "the listener is over its rate limit"},
+	{"rule_rate", "the client has sent a Call that is over the rate limit of a rule"},
 	{"calls", "the client has as many Calls under way as it may"},
 	{"replies", "the client is owed as many bytes of Replies as it may be"},
 	{"unread", "the client does not read the Replies that are queued for it"},
@@ -165,6 +166,7 @@ var (
 				{"allow", "the Call goes where the routes send it"},
 				{"deny", "the Call is refused"},
 				{"upstream", "the Call goes to the upstream of the rule"},
+				{"limit", "the Call counts for the rate of the rule, and the next rules decide"},
 				{"dry_run", "nothing, because the rule only counts"},
 			}}),
 		Help: "Calls that matched a rule, and no earlier one that has an effect, by rule.",
@@ -178,6 +180,7 @@ var (
 		Name: "listener_rate_limit_waits_total", Labels: listenerAnd(Label{Name: "limit", Help: "which limit", Values: []Value{
 			{"listener", "the rate of all clients of the listener"},
 			{"client", "the rate of one address"},
+			{"rule", "the rate of a rule"},
 		}}),
 		Help: "Times that the bridge stopped reading from a client because of a rate limit.",
 		Like: "Envoy: ratelimit.over_limit",

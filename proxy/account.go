@@ -4,6 +4,7 @@ import (
 	"sync/atomic"
 
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
+	"github.com/rdmabridge/rdmabridge/proxy/admit/gates"
 	"github.com/rdmabridge/rdmabridge/proxy/observe"
 	"github.com/rdmabridge/rdmabridge/proxy/upstream"
 	"github.com/rdmabridge/rdmabridge/rdmaside"
@@ -18,6 +19,7 @@ import (
 //	event      on the loop of     who is told
 //	read       the client         the listener, the client
 //	begun      the client         rates of the client and of its tenant
+//	limited    the client         the rate of a rule
 //	analysed   the client         the capture
 //	bound      the client         the operation, the upstream's Calls under way, limits of the client and of its tenant
 //	answered   the client         the operation, limits of the client and of its tenant
@@ -26,7 +28,7 @@ import (
 //	replied    the connection     the pool, the upstream, its watch and its slow start, the capture
 //	failed     the connection     the upstream
 //	delivered  the client         the class of the Reply, the capture
-//	lent       the client         limits and rates of the client and of its tenant
+//	lent       the client         limits and rates of the client and of its tenant, the rate of a rule
 //	settled    the client         the operation, the client and its tenant, the listener, limits, all who watch
 //
 // A Call that waits for its turn is read and not begun yet. One that is answered here is neither asked nor sent. It may
@@ -78,6 +80,20 @@ func (a *account) analysed(c *call) {
 // chargeCall charges c to the rates that limit its client.
 func (a *account) chargeCall(c *call) {
 	c.owner.front.ledger.ChargeCall(a.tcp.Now(), len(c.rdma.Message))
+}
+
+// limited notes that a rule limits the rate of Calls like c to s.
+func (a *account) limited(c *call, s *gates.SharedRate) {
+	c.limit, c.usesSeldom = s, true
+	c.owner.front.ledger.ChargeRule(a.tcp.Now(), len(c.rdma.Message), s)
+}
+
+// chargeReply charges the Reply of c, of so many octets, to the rates that limit its client, and to that of a rule.
+func (a *account) chargeReply(c *call, now int64, octets int) {
+	c.owner.front.ledger.ChargeReply(now, octets)
+	if c.usesSeldom && c.limit != nil {
+		c.limit.ChargeReply(now, octets)
+	}
 }
 
 // bound notes that c, which was analysed, goes to the upstream up.
@@ -177,7 +193,7 @@ func (a *account) lent(c *call) {
 	g := &c.owner.front.ledger
 	g.Lend(&c.charge, c.reply.memory, c.rdma.Analysis.Known)
 	if g.Limited() {
-		g.ChargeReply(a.tcp.Now(), octets(c.reply.parts))
+		a.chargeReply(c, a.tcp.Now(), octets(c.reply.parts))
 	}
 }
 
@@ -195,7 +211,7 @@ func (a *account) passed(c *call, m []byte) {
 	a.tally.Passed(&f.seen, p, c.rdma.XID, m, c.h.Protection, now)
 	f.ledger.Pass(&c.charge, p.Size, len(m), c.rdma.Analysis.Known)
 	if f.ledger.Limited() {
-		f.ledger.ChargeReply(now, len(m))
+		a.chargeReply(c, now, len(m))
 	}
 }
 

@@ -43,6 +43,9 @@ func (f *front) decide(c *call, s *listener.Settings) (ruled *upstream.Upstream,
 		f.answer(c, oncrpc.AppendAuthError(c.local[:0], h.XID, oncrpc.AuthBadCredential))
 		return nil, false
 	}
+	if x.Limits > 0 {
+		f.account().limited(c, s.Rates.Rule(x.Limits-1))
+	}
 	if (x.Denied || x.Routed) && f.account().observed() {
 		c.rule, c.usesSeldom = x.Rule, true
 	}

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"fmt"
 	"sync/atomic"
-	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/regmem"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
@@ -13,6 +12,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rules"
 	"github.com/rdmabridge/rdmabridge/pool"
 	"github.com/rdmabridge/rdmabridge/proxy/admit"
+	"github.com/rdmabridge/rdmabridge/proxy/admit/gates"
 	"github.com/rdmabridge/rdmabridge/proxy/identity"
 	"github.com/rdmabridge/rdmabridge/proxy/observe"
 	"github.com/rdmabridge/rdmabridge/proxy/session"
@@ -78,8 +78,9 @@ type seldom struct {
 	gss        identity.GSSCall
 	retry      retry
 	tap        observe.TapMark
-	rule       *rules.Rule // that denies the call, or sends it to an upstream; set for an Observer only
-	next, prev *call       // in rdmaClient.waiting, and in front.held
+	rule       *rules.Rule       // that denies the call, or sends it to an upstream; set for an Observer only
+	limit      *gates.SharedRate // of a rule that limits the call; nil for none
+	next, prev *call             // in rdmaClient.waiting, and in front.held
 }
 
 // scratch holds octets and slices that other fields point to. What it held for an earlier Call is never read.
@@ -112,10 +113,10 @@ type sentTCP struct {
 
 // A retry is what a call remembers of the earlier attempts to have it answered.
 type retry struct {
-	pause    time.Duration // the last wait before it was queued again
-	unsent   error         // why the connection did not send it; from unsent to resubmit
-	cut      uint8         // times its connection was lost before all of it was sent
-	bigReply bool          // it was queued again with the largest Reply chunk, after an RDMA_ERROR
+	unsent   error  // why the connection did not send it; from unsent to resubmit
+	pause    uint32 // nanoseconds of the last wait before it was queued again
+	cut      uint8  // times its connection was lost before all of it was sent
+	bigReply bool   // it was queued again with the largest Reply chunk, after an RDMA_ERROR
 }
 
 // A reply is what a call's client gets.

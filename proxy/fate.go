@@ -278,7 +278,7 @@ func (c *call) resubmit() {
 // client must not.
 func (c *call) collided(seat *pool.Seat, here int) {
 	c.cameTo(upstream.FailureCollided)
-	if !c.signed && (c.rdma.Analysis.Class == ulb.ReadOnly || c.retry.pause >= mostPause) {
+	if !c.signed && (c.rdma.Analysis.Class == ulb.ReadOnly || time.Duration(c.retry.pause) >= mostPause) {
 		seat.Done(&c.entry, here)
 		c.changeXID()
 		c.requeue(here)
@@ -298,8 +298,9 @@ const (
 // pause queues c again after a wait that doubles each time.
 func (c *call) pause() {
 	c.usesSeldom = true
-	c.retry.pause = min(max(2*c.retry.pause, leastPause), mostPause)
-	c.requeueAfter(c.retry.pause)
+	wait := min(max(2*time.Duration(c.retry.pause), leastPause), mostPause)
+	c.retry.pause = uint32(wait)
+	c.requeueAfter(wait)
 }
 
 // requeueAfter queues c again after a wait.

@@ -90,6 +90,10 @@ func randomRules(r *rand.Rand) (all []rules.Rule) {
 		}
 		all = append(all, x)
 	}
+	if maybe(2) {
+		x := rules.Rule{Action: rules.Limit, Rate: rules.Rate{Calls: 1_000_000}, Class: rules.Class(r.IntN(3)), DryRun: maybe(4)}
+		all = slices.Insert(all, r.IntN(len(all)+1), x)
+	}
 	return all
 }
 
@@ -167,7 +171,10 @@ func TestRulesModel(t *testing.T) {
 			}
 			verdict := "dry_run"
 			if !v.Rule.DryRun {
-				rule, verdict = v.Rule, []string{"allow", "deny", "upstream"}[v.Rule.Action]
+				verdict = []string{"allow", "deny", "upstream", "limit"}[v.Rule.Action]
+				if v.Rule.Action != rules.Limit {
+					rule = v.Rule
+				}
 			}
 			counted[series{c.listener, v.Rule.Name, verdict}]++
 		}

@@ -77,7 +77,7 @@ func explainClient(w io.Writer, c *configs.Config, x *explainedClient) error {
 				fmt.Fprintf(w, "never matches: %s\n", v.Fails)
 			case v.Matches():
 				fmt.Fprintf(w, "matches all Calls: %s\n", v.Rule.Effect())
-				decided = !v.Rule.DryRun
+				decided = v.Rule.Decides()
 			default:
 				fmt.Fprintf(w, "matches Calls %s: %s\n", strings.Join(v.Asks, ", "), v.Rule.Effect())
 			}

@@ -12,6 +12,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ask"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
+	"github.com/rdmabridge/rdmabridge/internal/status"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
 	"github.com/rdmabridge/rdmabridge/internal/testkit/proxytest"
 )
@@ -178,4 +179,45 @@ upstreams: [{name: one, transport: tcp, endpoints: ["127.0.0.1:1"], mount: {port
 			t.Errorf("%s: %v, want %s", tt.name, found, tt.want)
 		}
 	}
+}
+
+// TestLimitsOfExports: Calls about an export that a rule limits make their client wait, and no others do; without the rule
+// nobody waits any more.
+func TestLimitsOfExports(t *testing.T) {
+	server := startExporter(t, 0, map[string][]byte{"/scratch": exportRoot(1), "/home": exportRoot(2)})
+	text := func(rules string) string {
+		return fmt.Sprintf(`
+listeners: [{name: nfs, address: 127.0.0.1:0, upstream: one%s}]
+upstreams: [{name: one, transport: tcp, endpoints: [%q], mount: {port: %d}}]
+admin: {address: 127.0.0.1:0}
+`, rules, server, netip.MustParseAddrPort(server).Port())
+	}
+	x := startReload(t, text(", rules: [{name: scratch, exports: [/scratch], action: limit, rate: {calls: 1}}]"))
+	must(t, x.b.waitReady(testkit.Patience))
+	want := func(calls, waits int) {
+		t.Helper()
+		if r := x.b.proxy.Status(status.Query{}).Listeners[0].Rules[0]; r.Calls != uint64(calls) {
+			t.Errorf("the rule matches %d Calls, want %d", r.Calls, calls)
+		}
+		x.metric(fmt.Sprintf(`rdmabridge_listener_rate_limit_waits_total{limit="rule",listener="nfs"} %d`, waits))
+	}
+	home, scratch := x.setattr(), x.setattr()
+	beside := func() {
+		t.Helper()
+		for range 50 {
+			home(2)
+			home(0) // of MOUNT, about no export
+		}
+	}
+	beside()
+	want(0, 0)
+	scratch(1)
+	want(1, 1)
+	beside()
+	want(1, 1)
+	x.reload(text(""), `"event":"reload_applied"`)
+	for range 500 { // they would take minutes
+		scratch(1)
+	}
+	x.stop()
 }

@@ -50,7 +50,7 @@ func (r *Rules) judge(m *capture.Message, h *oncrpc.Call, changes bool) *ruled {
 	}
 	for i, v := range r.Set.ExplainCall(&c, h, rules.Facts{Changes: changes, Touched: rules.UnknownExports}) {
 		d.Rules = append(d.Rules, ruleVerdict{Number: i, Name: v.Rule.Name, Matches: v.Matches(), Why: v.Fails, Effect: v.Rule.Effect()})
-		if v.Matches() && !v.Rule.DryRun {
+		if v.Matches() && v.Rule.Decides() {
 			d.Effect = v.Rule.Effect()
 		}
 	}

@@ -9,10 +9,38 @@ import (
 	"time"
 )
 
+// testRuleRates: the kernel's client reads and writes 4 MiB in /export/archive at the 512 KiB a second of the rule, and as much
+// beside it at once. Neither loses anything.
+func testRuleRates(t *testing.T, g *guest, b *bridgeProcess, far farEnd, vers string) {
+	const matched, waits = `listener_rule_calls_total{listener="rates",rule="archive"`, `listener_rate_limit_waits_total{limit="rule",listener="rates"}`
+	for _, x := range []struct {
+		dir   string
+		least float64 // seconds: of the READs, those that are sent together do not wait for each other's Replies
+	}{{"", 0}, {"/archive", 6}} {
+		calls, waited := b.metric(t, matched), b.metric(t, waits)
+		out := g.job(t, 2*time.Minute, far.script("STEP=rate DIR="+x.dir+" /lab/exports.sh", vers))
+		var took float64
+		if _, at, ok := strings.Cut(out, "took "); !ok {
+			t.Fatal(out)
+		} else if _, err := fmt.Sscan(at, &took); err != nil {
+			t.Fatal(err)
+		}
+		if took < x.least {
+			t.Errorf("/export%s: 8 MiB took %.1f s", x.dir, took)
+		}
+		limited := x.least > 0
+		if calls, waited = b.metric(t, matched)-calls, b.metric(t, waits)-waited; limited != (waited > 0) || limited != (calls > 8) {
+			t.Errorf("/export%s: the rule has matched %.0f Calls, and the client has waited %.0f times", x.dir, calls, waited)
+		}
+		t.Logf("/export%s: 8 MiB in %.2f s, %.0f Calls of the rule, %.0f waits", x.dir, took, calls, waited)
+	}
+	b.wantNoErrors(t)
+}
+
 // testRules: rules make exports read-only, and users others, for the kernel's client and server, neither of which knows.
 func testRules(t *testing.T, g *guest) {
-	p := freePorts(t, 6)
-	readOnly, readOnlyRDMA, root, all, exports := p[0], p[1], p[2], p[3], p[5]
+	p := freePorts(t, 7)
+	readOnly, readOnlyRDMA, root, all, exports, rates := p[0], p[1], p[2], p[3], p[5], p[6]
 	const changes = "rules: [{name: readers, class: changing, action: deny}]"
 	const routes = "upstream: storage, routes: [{program: mount, upstream: mountd}]"
 	b := newBridgeWith(t, readOnly, p[4], fmt.Sprintf(`
@@ -29,6 +57,12 @@ listeners:
     rules:
       - {name: archive, class: changing, exports: [/export/archive], action: deny}
       - {name: secret, exports: [/export/secret], action: deny}
+  - name: rates
+    address: "127.0.0.1:%[12]d"
+    transport: tcp
+    upstream: storage
+    routes: [{program: mount, upstream: mountd}]
+    rules: [{name: archive, exports: [/export/archive], action: limit, rate: {bytes: 512KiB}}]
 upstreams:
   - name: storage
     transport: rdma
@@ -41,7 +75,7 @@ upstreams:
 memory: {budget: 128MiB}
 admin: {address: 127.0.0.1:%[5]d}
 log: {level: info, format: json}
-`, readOnly, readOnlyRDMA, root, all, p[4], routes, changes, g.rdma, g.nfs, g.mount, exports))
+`, readOnly, readOnlyRDMA, root, all, p[4], routes, changes, g.rdma, g.nfs, g.mount, exports, rates))
 	g.job(t, time.Minute, "STEP=setup /lab/exports.sh")
 	defer g.job(t, time.Minute, "STEP=remove /lab/exports.sh")
 	b.start(t)
@@ -50,6 +84,9 @@ log: {level: info, format: json}
 			g.job(t, 2*time.Minute, farEnd{nfs: exports, mount: exports}.script("/lab/exports.sh", v))
 			b.wantNoErrors(t)
 		})
+	}
+	for _, v := range []string{"3", "4.0", "4.2"} {
+		t.Run("rates/"+v, func(t *testing.T) { testRuleRates(t, g, b, farEnd{nfs: rates, mount: rates}, v) })
 	}
 	t.Run("exports/made-up", func(t *testing.T) { testMadeUpHandles(t, g, exports) })
 	for _, v := range []string{"3", "4.0", "4.2"} {

@@ -20,7 +20,7 @@ type Verdict struct {
 func (v *Verdict) Matches() bool { return v.Fails == "" && len(v.Asks) == 0 }
 
 // ExplainClient says of each rule whether it can match Calls of c, and which. It ends with the first rule that
-// matches all Calls and has an effect.
+// matches all Calls and decides.
 func (s *Set) ExplainClient(c *Client) (all []Verdict) {
 	for i := range s.rules {
 		r := &s.rules[i]
@@ -29,7 +29,7 @@ func (s *Set) ExplainClient(c *Client) (all []Verdict) {
 			v.Asks = r.asks()
 		}
 		all = append(all, v)
-		if v.Matches() && !r.DryRun {
+		if v.Matches() && r.Decides() {
 			break
 		}
 	}
@@ -46,7 +46,7 @@ func (s *Set) ExplainCall(c *Client, h *oncrpc.Call, x Facts) (all []Verdict) {
 			v.Fails = r.callFails(h, x)
 		}
 		all = append(all, v)
-		if v.Matches() && !r.DryRun {
+		if v.Matches() && r.Decides() {
 			break
 		}
 	}
@@ -133,7 +133,7 @@ func (r *Rule) asks() (all []string) {
 		all = append(all, "that change no files")
 	}
 	switch {
-	case r.Exports != 0 && r.Action == Deny:
+	case r.Exports != 0 && (r.Action == Deny || r.Action == Limit):
 		all = append(all, "that may be about "+r.Names)
 	case r.Exports != 0:
 		all = append(all, "about "+r.Names+" alone")
@@ -151,6 +151,8 @@ func (r *Rule) Effect() string {
 		}[r.Answer]
 	case Route:
 		what = "upstream " + r.Upstream
+	case Limit:
+		what = "limit: " + r.Rate.String()
 	}
 	switch r.Squash {
 	case SquashRoot:
@@ -164,6 +166,18 @@ func (r *Rule) Effect() string {
 		what = "only counted (dry run of: " + what + ")"
 	}
 	return what
+}
+
+// String says how much is possible in a second.
+func (r Rate) String() string {
+	var words []string
+	if r.Calls > 0 {
+		words = append(words, fmt.Sprintf("%d Calls", r.Calls))
+	}
+	if r.Octets > 0 {
+		words = append(words, fmt.Sprintf("%d bytes", r.Octets))
+	}
+	return strings.Join(words, " and ") + " a second together"
 }
 
 // matches reports whether h is one of the Calls of t.

@@ -14,7 +14,7 @@ const (
 	judgedClasses   = 128 // different sets of cases of users
 	judgedBounds    = 64
 	judgedOctets    = 144 // of a header: a host name of 20 octets and 16 groups fit
-	judgedDry       = 4   // rules that match a Call and have no effect
+	judgedDry       = 4   // rules that match a Call and do not decide
 )
 
 // A Judge decides about the Calls that one loop reads, by the rules of one Set. It belongs to the loop.
@@ -112,7 +112,7 @@ func (j *Judge) Bind(c *Client) *Bound {
 }
 
 // Decide returns the rule that decides about the Call h of a connection that b is bound to, or -1, and the rules
-// before it that match and have no effect, until the next Decide. x are the facts of the Call.
+// before it that match and do not decide, until the next Decide. x are the facts of the Call.
 // malformed is true if a rule asks for users and the Call has a credential of AUTH_SYS that cannot be read: nothing
 // is decided then. b was returned by Bind.
 func (j *Judge) Decide(b *Bound, h *oncrpc.Call, x Facts) (rule int, dry []uint8, malformed bool) {
@@ -172,7 +172,7 @@ func (j *Judge) decide(b *Bound, h *oncrpc.Call, x Facts) (rule int, dry []uint8
 	}
 	m := b.match(&k, &j.classes[k.user])
 	dry = j.dry[:0]
-	for rule = m.next(); rule >= 0 && j.set.rules[rule].DryRun; rule = m.next() {
+	for rule = m.next(); rule >= 0 && !j.set.rules[rule].Decides(); rule = m.next() {
 		dry = append(dry, uint8(rule))
 	}
 	if len(dry) <= judgedDry {

@@ -41,11 +41,21 @@ type Rule struct {
 	Names   string // of Exports, for people
 
 	Action   Action
+	Rate     Rate   // of Limit
 	Answer   Answer // of Deny
 	Upstream string // of Route
 	Squash   Squash // of Allow and Route
 	DryRun   bool   // the rule is counted when it matches, and has no effect
 }
+
+// A Rate bounds the Calls that a rule matches, all of them together. Zero values are no limit.
+type Rate struct {
+	Calls  int   // in a second
+	Octets int64 // of Calls and their Replies together, in a second
+}
+
+// Decides reports whether no rule behind r is asked about Calls that r matches.
+func (r *Rule) Decides() bool { return r.Action != Limit && !r.DryRun }
 
 // A Port says which ports of clients match.
 type Port uint8
@@ -91,13 +101,13 @@ type Touched struct {
 var UnknownExports = Touched{Unsure: true}
 
 // concerns reports whether the condition of exports holds for t. A rule that denies Calls matches those that may be
-// about one of its exports, and with class changing, those that may change a file there. Other rules match Calls that are about their exports and nothing
+// about one of its exports, and with class changing, those that may change a file there; so does one that limits. Other rules match Calls that are about their exports and nothing
 // else for certain, and those that allow, Calls that are about no export.
 func (r *Rule) concerns(t *Touched) bool {
 	switch {
 	case r.Exports == 0:
 		return true
-	case r.Action != Deny:
+	case r.Action == Allow || r.Action == Route:
 		return !t.Unsure && t.May&^r.Exports == 0 && (t.May != 0 || r.Action == Allow)
 	case r.Class == Changing:
 		return t.Changes&r.Exports != 0
@@ -171,6 +181,7 @@ const (
 	Allow Action = iota // it goes where the routes send it
 	Deny                // it gets Answer
 	Route               // it goes to Upstream
+	Limit               // it counts for Rate, and the next rules decide
 )
 
 // An Answer is what the client of a denied Call gets.

@@ -123,7 +123,8 @@ func modelMatches(r *Rule, c *modelCall) bool {
 			one = one || in && about>>i&1 == 1
 			other = other || !in && c.touched.May>>i&1 == 1
 		}
-		if r.Action == Deny && !one || r.Action != Deny && (other || c.touched.Unsure) || r.Action == Route && c.touched.May == 0 {
+		may := r.Action == Deny || r.Action == Limit
+		if may && !one || !may && (other || c.touched.Unsure) || r.Action == Route && c.touched.May == 0 {
 			return false
 		}
 	}
@@ -141,7 +142,7 @@ func model(rules []Rule, c *modelCall) (counted []int) {
 	for i := range rules {
 		if modelMatches(&rules[i], c) {
 			counted = append(counted, i)
-			if !rules[i].DryRun {
+			if !rules[i].DryRun && rules[i].Action != Limit {
 				break
 			}
 		}
@@ -223,7 +224,7 @@ func randomRule(r *rand.Rand) Rule {
 			}
 			return all
 		}),
-		Action: Action(r.IntN(3)),
+		Action: Action(r.IntN(4)),
 		DryRun: r.IntN(5) == 0,
 	}
 	x.Identities = randomly(r, 6, some(r, patterns...))

@@ -136,7 +136,7 @@ func Compile(rules []Rule) (*Set, error) {
 				s.asks[k].add(i)
 			}
 		}
-		if asks == [conditions]bool{} && !r.DryRun {
+		if asks == [conditions]bool{} && r.Decides() {
 			s.final.add(i)
 		}
 		for f := range flavors {

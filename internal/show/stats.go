@@ -207,7 +207,11 @@ func (p Pair) rules() []Line {
 			if r.Latest != nil {
 				latest = "latest " + Duration(max(0, p.Now.Time.Sub(*r.Latest)).Seconds()) + " ago"
 			}
-			t.Rows = append(t.Rows, Row{text("  " + l.Name), text(r.Name), text(Plural(r.Calls, "Call")), text(latest), text(r.Effect)})
+			effect := r.Effect
+			if r.Waiting > 0 {
+				effect += "; " + Plural(uint64(r.Waiting), "client") + " over it"
+			}
+			t.Rows = append(t.Rows, Row{text("  " + l.Name), text(r.Name), text(Plural(r.Calls, "Call")), text(latest), text(effect)})
 		}
 	}
 	return bounded(t.Lines(0, "")[1:])

@@ -173,9 +173,10 @@ type Listener struct {
 // A Rule says what becomes of some Calls of a listener.
 type Rule struct {
 	Name    string     `json:"name"`
-	Verdict string     `json:"verdict"`              // allow, deny, upstream or dry_run
+	Verdict string     `json:"verdict"`              // allow, deny, upstream, limit or dry_run
 	Effect  string     `json:"effect"`               // what it does, in words
 	Calls   uint64     `json:"calls"`                // that it has matched so far, as in rdmabridge_listener_rule_calls_total
+	Waiting int        `json:"waiting,omitempty"`    // clients that wait now because the rule limits their rate
 	Latest  *time.Time `json:"last_match,omitempty"` // the latest of them; left out if there is none since the rules were loaded
 }
 

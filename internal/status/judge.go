@@ -143,11 +143,16 @@ func (j *judge) listeners() {
 				"The log names each client and the reason; `rdmabridge stats` shows the limits that are near.")
 		}
 		// Both: a client that is over its rate for a moment is what a rate limit is for.
-		if rated := l.Paused["client_rate"] + l.Paused["listener_rate"]; rated > 0 && old.Paused["client_rate"]+old.Paused["listener_rate"] > 0 {
-			j.add(Notice, CodeRateLimited, l.Name, fmt.Sprintf("Listener %s holds %s to the rate that is configured.", l.Name, count(uint64(rated), "client")),
-				"`rdmabridge clients --sort waiting` shows which; the setting is `limits.rates` of the listener.")
+		if n := rated(l); n > 0 && rated(old) > 0 {
+			j.add(Notice, CodeRateLimited, l.Name, fmt.Sprintf("Listener %s holds %s to the rate that is configured.", l.Name, count(uint64(n), "client")),
+				"`rdmabridge clients --sort waiting` shows which; the settings are `rates` of the listener, and `rate` of its rules.")
 		}
 	}
+}
+
+// rated is how many clients of l wait because of a rate limit of the listener.
+func rated(l *Listener) int {
+	return l.Paused["client_rate"] + l.Paused["listener_rate"] + l.Paused["rule_rate"]
 }
 
 // memory judges the memory of messages.

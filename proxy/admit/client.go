@@ -199,6 +199,10 @@ func (g *Client) ChargeCall(now int64, n int) {
 	}
 }
 
+// ChargeRule charges a Call of n octets to the rate s of a rule, and makes the client wait if its next Call may not come
+// yet.
+func (g *Client) ChargeRule(now int64, n int, s *gates.SharedRate) { s.ChargeCall(now, n, &g.waiter) }
+
 // ChargeReply charges a Reply of n octets to the rate limits.
 func (g *Client) ChargeReply(now int64, n int) {
 	g.rates.ChargeReply(now, n)

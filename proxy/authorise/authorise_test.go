@@ -296,3 +296,32 @@ func TestExports(t *testing.T) {
 	}
 	x.wantCalls(3)
 }
+
+// TestLimits: the first rule with action limit that matches a Call limits it, whatever becomes of it behind that rule. It is
+// asked about each such Call, and counts them.
+func TestLimits(t *testing.T) {
+	x := newBench(t, Squash{},
+		rules.Rule{Name: "dry", Action: rules.Limit, DryRun: true},
+		rules.Rule{Name: "two", UIDs: uids(2), Action: rules.Limit},
+		rules.Rule{Name: "some", UIDs: []rules.Range{{Low: 2, High: 4}}, Action: rules.Limit},
+		rules.Rule{Name: "nobody", UIDs: uids(4), Action: rules.Deny},
+		rules.Rule{Name: "late", UIDs: []rules.Range{{Low: 1, High: 4}}, Action: rules.Limit},
+		rules.Rule{Name: "rest", Action: rules.Allow},
+		rules.Rule{Name: "never", Action: rules.Limit},
+	)
+	for range 3 {
+		for uid, want := range []int{1: 5, 2: 2, 3: 3, 4: 3, 5: 0} {
+			if uid == 0 {
+				continue
+			}
+			h := call(uint32(uid), 1)
+			if d := x.decide(uint64(uid), h, false); d.Limits != want || d.Denied != (uid == 4) {
+				t.Errorf("a Call of user %d: %+v, want the limit %d", uid, d, want)
+			}
+			if x.passes(uint64(uid), h, false) {
+				t.Fatalf("the next Call of user %d passes, and no rule is asked", uid)
+			}
+		}
+	}
+	x.wantCalls(15, 3, 9, 3, 9, 12, 0)
+}

@@ -13,6 +13,7 @@ type Decision struct {
 	Denied    bool        // Rule denies the Call
 	Routed    bool        // Rule says to which upstream the Call goes
 	Always    bool        // Rule decides so about all Calls of the client
+	Limits    int         // the number of the first rule with action Limit that matches the Call, from 1 on; 0: none does
 	Malformed bool        // the credential cannot be read; the rest is not set
 
 	squash rules.Squash
@@ -24,12 +25,17 @@ func (d *Cache) Decide(user uint64, h *oncrpc.Call, changes bool, now int64) (x 
 	on := d.on
 	rule, always := d.bound.Always()
 	var dry []uint8
+	limits := 0
 	if !always {
 		if rule, dry, x.Malformed = on.judge.Decide(d.bound, h, d.policy.facts(h, changes)); x.Malformed {
 			return x
 		}
 		for _, r := range dry {
-			on.effects[r].count(now)
+			e := &on.effects[r]
+			e.count(now)
+			if limits == 0 && e.limits() {
+				limits = int(r) + 1
+			}
 		}
 	}
 	e := on.effect(rule)
@@ -39,7 +45,9 @@ func (d *Cache) Decide(user uint64, h *oncrpc.Call, changes bool, now int64) (x 
 	if rule >= 0 {
 		e.count(now)
 	}
-	return e.decision(rule, always)
+	x = e.decision(rule, always)
+	x.Limits = limits
+	return x
 }
 
 // DecideAgain decides about what is left of the Call h after it was cut. It counts nothing: the Call was counted.

@@ -119,6 +119,8 @@ func verdictOf(r *rules.Rule) string {
 		return "dry_run"
 	case r.Action == rules.Deny:
 		return "deny"
+	case r.Action == rules.Limit:
+		return "limit"
 	case r.Action == rules.Route:
 		return "upstream"
 	}
@@ -182,6 +184,9 @@ func (e *effect) denies() bool { return e.rule != nil && e.rule.Action == rules.
 
 // routes reports whether the rule says to which upstream Calls go.
 func (e *effect) routes() bool { return e.rule != nil && e.rule.Action == rules.Route }
+
+// limits reports whether the rule limits the rate of Calls.
+func (e *effect) limits() bool { return e.rule.Action == rules.Limit && !e.rule.DryRun }
 
 // passes reports whether a Call goes on as if there were no rule.
 func (e *effect) passes() bool {

@@ -25,7 +25,6 @@ func (l *Listener) NewSettings(o settings.ListenerOptions, upstreams map[string]
 	if old := l.current.Load(); old != nil {
 		had = old.Rates
 	}
-	t.Rates = gates.NewRates(l.Metrics, o.Name, o.Rate, o.ClientRate, had, l.Engine.Now)
 	find := func(name string) (*upstream.Upstream, error) {
 		if u := upstreams[name]; u != nil {
 			return u, nil
@@ -55,7 +54,13 @@ func (l *Listener) NewSettings(o settings.ListenerOptions, upstreams map[string]
 	if t.Policy, err = authorise.New(o.Rules, o.Squash, o.Exports); err != nil {
 		return nil, fmt.Errorf("proxy: listener %q: %w", o.Name, err)
 	}
+	var rates []gates.RuleRate
 	for _, r := range t.Policy.Rules() {
+		rate := gates.RuleRate{Rule: r.Name}
+		if r.Action == rules.Limit && !r.DryRun {
+			rate.Rate = gates.Rate(r.Rate)
+		}
+		rates = append(rates, rate)
 		var u *upstream.Upstream
 		if r.Action == rules.Route {
 			if u, err = find(r.Upstream); err != nil {
@@ -64,6 +69,7 @@ func (l *Listener) NewSettings(o settings.ListenerOptions, upstreams map[string]
 		}
 		t.Ruled = append(t.Ruled, u)
 	}
+	t.Rates = gates.NewRates(l.Metrics, o.Name, o.Rate, o.ClientRate, rates, had, l.Engine.Now)
 	if !o.RDMA {
 		if err := l.tcpOptions(t).Validate(); err != nil {
 			return nil, fmt.Errorf("proxy: listener %q: %w", o.Name, err)

@@ -28,9 +28,10 @@ func (l *Listener) Report(here int, now int64, inFlight map[*observe.Series]int)
 
 // Status describes l. found are the reports of the loops, and ops the operations of all listeners.
 func (l *Listener) Status(found []Report, ops []status.Operation) status.Listener {
+	s := l.Settings()
 	d := status.Listener{
 		Name: l.Name, Transport: observe.Transport(l.IsRDMA), Address: l.Addr(), Clients: l.ClientCount(),
-		Limit:  l.Settings().Opts.MaxConnections,
+		Limit:  s.Opts.MaxConnections,
 		Paused: make(map[string]int), Calls: make(map[string]uint64), Refused: l.refusedStatus(),
 		Accepted: l.accepted.Value(),
 	}
@@ -43,7 +44,12 @@ func (l *Listener) Status(found []Report, ops []status.Operation) status.Listene
 			}
 		}
 	}
-	d.Rules = l.Settings().Policy.Status(matched, time.Now())
+	d.Rules = s.Policy.Status(matched, time.Now())
+	for i := range d.Rules {
+		if r := s.Rates.Rule(i); r != nil {
+			d.Rules[i].Waiting = r.Waiting()
+		}
+	}
 	for r := range observe.Results {
 		if n := l.results[r].Value(); n > 0 {
 			d.Calls[r.String()] = n
@@ -56,7 +62,7 @@ func (l *Listener) Status(found []Report, ops []status.Operation) status.Listene
 			d.BytesOut += o.BytesOut
 		}
 	}
-	if t := l.Settings().TLS(); t != nil {
+	if t := s.TLS(); t != nil {
 		d.TLS = certs.Status(t.Server.Condition())
 	}
 	if d.Address == "" {

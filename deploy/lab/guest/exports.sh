@@ -1,6 +1,7 @@
 #!/bin/sh
 # exports.sh is about rules that name exports. STEP=setup makes two more exports below /export: /export/archive, where a rule
-# denies changes, and /export/secret, where one denies everything. STEP=remove removes them. Otherwise
+# denies changes, and /export/secret, where one denies everything. STEP=remove removes them. STEP=rate, with the arguments below, uses one of them.
+# Otherwise
 # exports.sh VERS HOST PORT [MOUNTPORT] mounts all of them: /export can be written meanwhile, and no way leads around the rules.
 . /lab/lib.sh
 a=/export/archive s=/export/secret
@@ -16,6 +17,21 @@ setup)
 remove)
     exportfs -u '*:/export/archive' && exportfs -u '*:/export/secret' && exportfs -f || die exportfs
     umount -l $a && umount -l $s && rmdir $a $s || die umount # nfsd may still have a file
+    exit
+    ;;
+rate) # writes and reads 4 MiB in the export DIR, and says how long that took
+    begin
+    do_mount
+    m=/mnt/rate-$vers
+    head -c 4194304 /dev/urandom > /tmp/rate
+    from=$(cut -d ' ' -f 1 /proc/uptime)
+    cp /tmp/rate $m && sync $m || die "write"
+    echo 3 > /proc/sys/vm/drop_caches
+    cmp /tmp/rate $m || die "what was read is not what was written"
+    echo "took $(cut -d ' ' -f 1 /proc/uptime | awk "{print \$1 - $from}")"
+    rm $m && do_umount
+    end
+    echo PASS
     exit
     ;;
 esac

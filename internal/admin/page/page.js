@@ -102,7 +102,7 @@
   const list = (l) => l || [];
   const sum = (m) => Object.values(m || {}).reduce((a, b) => a + b, 0);
   const reasons = (m) => Object.entries(m || {}).filter(([, n]) => n > 0).sort((a, b) => b[1] - a[1]).map(([r, n]) => `${r.replaceAll("_", " ")} ${number.format(n)}`).join(", ");
-  const waits = { slow_start: "slow start", client_rate: "its rate limit", listener_rate: "the listener's rate limit", calls: "Calls in flight", replies: "Replies to come", unread: "unread Replies", memory: "memory", draining: "draining" };
+  const waits = { slow_start: "slow start", client_rate: "its rate limit", listener_rate: "the listener's rate limit", rule_rate: "a rule's rate limit", calls: "Calls in flight", replies: "Replies to come", unread: "unread Replies", memory: "memory", draining: "draining" };
   const pauses = (m) => Object.entries(m || {}).filter(([, n]) => n > 0).sort((a, b) => b[1] - a[1]).map(([r, n]) => `${number.format(n)} for ${waits[r] || plain(r)}`).join(", ");
   // Replies of these classes answer an ordinary question: status.Failure.
   const ordinary = new Set(["ok", "encrypted", "noent", "exist", "locked"]);
@@ -300,7 +300,7 @@
     ], view.doc.listeners.flatMap((l) => list(l.rules).map((r) => {
       const w = before("listeners", l.name), was = w && list(w.rules).find((x) => x.name === r.name && x.verdict === r.verdict);
       return { key: "rule " + l.name + " " + r.name, cells: [
-        [r.name, h("span", { class: "sub" }, l.name)], r.effect, perSecond(rate(was, r, (x) => x.calls)), number.format(r.calls),
+        [r.name, h("span", { class: "sub" }, l.name)], r.effect + (r.waiting ? "; over it: " + number.format(r.waiting) : ""), perSecond(rate(was, r, (x) => x.calls)), number.format(r.calls),
         r.last_match ? since(r.last_match) + " ago" : h("span", { class: "dim" }, "none since the rules were loaded"),
       ] };
     })));

@@ -1,36 +1,52 @@
 package gates
 
 import (
+	"slices"
+
 	"github.com/rdmabridge/rdmabridge/internal/crowd"
 	"github.com/rdmabridge/rdmabridge/metrics"
 )
 
-// Rates are the limits of one listener, or of one tenant: of all its clients together, and of each address. They do not
-// change: when one of the limits does, other Rates take their place, with the same Limit for one that has not
-// changed.
-type Rates struct{ all, each *Limit } // nil for no limit
+// Rates are the limits of one listener, or of one tenant: of all its clients together, of each address, and of what rules
+// of the listener match. They do not change: when one of the limits does, other Rates take their place, with the same Limit
+// for one that has not changed.
+type Rates struct {
+	all, each *Limit        // nil for no limit
+	rules     []*SharedRate // by the index of the rule, nil for no limit; none if no rule has one
+}
 
-// NewRates returns the limits of a listener, or nil if it has none. They replace old, which may be
-// nil, and are old if no limit has changed.
-func NewRates(m *metrics.Registry, listener string, all, each Rate, old *Rates, clock func() int64) *Rates {
-	return old.Changed(
-		NewLimit(GateListener, all, m.Counter(metrics.ListenerRateLimitWaits, listener, "listener"), clock),
-		NewLimit(GateClient, each, m.Counter(metrics.ListenerRateLimitWaits, listener, "client"), clock),
-	)
+// A RuleRate is the Rate of a rule. The names of the rules of a listener differ.
+type RuleRate struct {
+	Rule string
+	Rate Rate
+}
+
+// NewRates returns the limits of a listener, or nil if it has none. rules are those of all its rules. The limits replace
+// old, which may be nil, and are old if none has changed.
+func NewRates(m *metrics.Registry, listener string, all, each Rate, rules []RuleRate, old *Rates, clock func() int64) *Rates {
+	waits := func(limit string) *metrics.Counter { return m.Counter(metrics.ListenerRateLimitWaits, listener, limit) }
+	return old.changed(Rates{
+		all:   NewLimit(GateListener, all, waits("listener"), clock),
+		each:  NewLimit(GateClient, each, waits("client"), clock),
+		rules: old.ruleRates(rules, waits("rule"), clock),
+	})
 }
 
 // Changed returns the Rates that replace r when all and each are the limits, which are nil for none.
-func (r *Rates) Changed(all, each *Limit) *Rates {
-	if all == nil && each == nil {
+func (r *Rates) Changed(all, each *Limit) *Rates { return r.changed(Rates{all: all, each: each}) }
+
+func (r *Rates) changed(next Rates) *Rates {
+	if next.all == nil && next.each == nil && next.rules == nil {
 		return nil
 	}
 	if r == nil {
-		return &Rates{all, each}
-	}
-	if next := (Rates{r.all.changed(all), r.each.changed(each)}); next != *r {
 		return &next
 	}
-	return r
+	next.all, next.each = r.all.changed(next.all), r.each.changed(next.each)
+	if next.all == r.all && next.each == r.each && slices.Equal(next.rules, r.rules) {
+		return r
+	}
+	return &next
 }
 
 // Replaced admits the clients that wait for a limit that next does not have. All
@@ -48,6 +64,11 @@ func (r *Rates) Replaced(next *Rates) {
 	}
 	if r.each != next.each {
 		r.each.lift()
+	}
+	for _, s := range r.rules {
+		if s != nil && !slices.Contains(next.rules, s) {
+			s.bucket.lift()
+		}
 	}
 }
 

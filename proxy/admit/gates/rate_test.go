@@ -16,7 +16,7 @@ import (
 func TestRatesOfAddresses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		clock := gatestest.BubbleClock()
-		r := NewRates(metrics.New(), "nfs", Rate{}, Rate{Calls: 1}, nil, clock)
+		r := NewRates(metrics.New(), "nfs", Rate{}, Rate{Calls: 1}, nil, nil, clock)
 		one, two, again := clientAt("192.0.2.1"), clientAt("192.0.2.1"), clientAt("192.0.2.1")
 		one.follow(r)
 		two.follow(r)
@@ -66,7 +66,7 @@ func TestRatesOfHosts(t *testing.T) {
 	} {
 		clock := func() int64 { return 0 }
 		for name, r := range map[string]*Rates{
-			"listener": NewRates(metrics.New(), "nfs", Rate{}, Rate{Calls: 1}, nil, clock),
+			"listener": NewRates(metrics.New(), "nfs", Rate{}, Rate{Calls: 1}, nil, nil, clock),
 			"tenant":   (*Rates)(nil).Changed(nil, NewLimit(GateTenantAddressRate, Rate{Calls: 1}, nil, clock)),
 		} {
 			one, other := r.join(hostAt(tt.a)), r.join(hostAt(tt.b))
@@ -114,11 +114,11 @@ func TestRatesThatChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		clock, m := gatestest.BubbleClock(), metrics.New()
 		h, all := hostAt("192.0.2.1"), Rate{Calls: 1_000_000}
-		r := NewRates(m, "nfs", all, Rate{Calls: 1}, nil, clock)
+		r := NewRates(m, "nfs", all, Rate{Calls: 1}, nil, nil, clock)
 		clients := limitedClients(3, r, h, clock)
 		change := func(each Rate) {
 			old := r
-			r = NewRates(m, "nfs", all, each, old, clock)
+			r = NewRates(m, "nfs", all, each, nil, old, clock)
 			if r != nil && r.all != old.all || r != nil && r.each == old.each {
 				t.Errorf("%+v: not only the rate of addresses is another", each)
 			}
@@ -129,7 +129,7 @@ func TestRatesThatChange(t *testing.T) {
 			}
 			old.Replaced(r)
 		}
-		if again := NewRates(m, "nfs", all, Rate{Calls: 1}, r, clock); again != r {
+		if again := NewRates(m, "nfs", all, Rate{Calls: 1}, nil, r, clock); again != r {
 			t.Error("there are new rates, and nothing has changed")
 		}
 		b := r.each.buckets[h]

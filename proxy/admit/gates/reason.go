@@ -7,6 +7,7 @@ const (
 	GateSlowStart         Reason = iota // the slow start of the upstream has no room: proxy/admit/slow_start.go
 	GateClient                          // the client's address is over its rate: bucket.go
 	GateListener                        // the listener is over its rate: bucket.go
+	GateRule                            // the client's latest Call is over the rate of a rule: bucket.go
 	GateTenantAddressRate               // the client's address is over its rate in the tenant: bucket.go
 	GateTenantRate                      // the tenant is over its rate: bucket.go
 	GateTenantAddress                   // the client's address has as much under way as it may in the tenant: proxy/admit/quota.go
@@ -24,7 +25,7 @@ const (
 
 // ReasonNames are the names of the reasons in metrics and in the status document.
 var ReasonNames = [Reasons]string{
-	"slow_start", "client_rate", "listener_rate", "tenant_address_rate", "tenant_rate", "tenant_address", "tenant",
+	"slow_start", "client_rate", "listener_rate", "rule_rate", "tenant_address_rate", "tenant_rate", "tenant_address", "tenant",
 	"calls", "replies", "unread", "memory", "draining",
 }
 

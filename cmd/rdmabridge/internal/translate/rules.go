@@ -17,7 +17,7 @@ var (
 	}
 	ruleClasses  = map[string]rules.Class{configs.ClassReading: rules.Reading, configs.ClassChanging: rules.Changing}
 	rulePorts    = map[configs.Switch]rules.Port{configs.On: rules.PrivilegedPort, configs.Off: rules.UnprivilegedPort}
-	ruleActions  = map[string]rules.Action{configs.ActionAllow: rules.Allow, configs.ActionDeny: rules.Deny, configs.ActionUpstream: rules.Route}
+	ruleActions  = map[string]rules.Action{configs.ActionAllow: rules.Allow, configs.ActionDeny: rules.Deny, configs.ActionUpstream: rules.Route, configs.ActionLimit: rules.Limit}
 	ruleSquashes = map[string]rules.Squash{
 		configs.SquashOff: rules.SquashOff, configs.SquashRoot: rules.SquashRoot, configs.SquashAll: rules.SquashAll,
 	}
@@ -35,7 +35,7 @@ func Rules(l *configs.Listener) (all []rules.Rule, err error) {
 		r := rules.Rule{
 			Name: x.Name, Clients: Prefixes(x.Clients), Proxies: Prefixes(x.Proxies), Privileged: rulePorts[x.Privileged],
 			UIDs: idRanges(x.UIDs), GIDs: idRanges(x.GIDs), Class: ruleClasses[x.Class],
-			Action: ruleActions[x.Action], Answer: ruleAnswers[x.Answer], Upstream: x.Upstream, Squash: ruleSquashes[x.Squash], DryRun: x.DryRun == configs.On,
+			Action: ruleActions[x.Action], Answer: ruleAnswers[x.Answer], Upstream: x.Upstream, Rate: rules.Rate{Calls: x.Rate.Calls, Octets: int64(x.Rate.Bytes)}, Squash: ruleSquashes[x.Squash], DryRun: x.DryRun == configs.On,
 		}
 		for _, e := range x.Exports {
 			r.Exports |= 1 << slices.Index(exports, path.Clean(e))
