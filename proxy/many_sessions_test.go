@@ -97,17 +97,24 @@ func (x *village) until(what string, f func() bool) {
 }
 
 // allUp waits until each client has a session and a connection, and the server can call each.
-// Clients that have no back channel learn it when they renew their lease.
+// Clients that have no back channel learn it when they renew their lease. Each renews it at least once: a
+// client whose connection was lost while it had nothing to say is not known on its next one before it speaks.
 func (x *village) allUp() {
 	x.T.Helper()
+	want := make([]int, x.cs.Len())
+	for i := range want {
+		want[i] = x.cs.Renewed(i) + 2 // one may be under way already
+	}
 	x.until("all are up", func() bool {
-		if x.cs.Up() == x.cs.Len() && x.s.Sessions() == x.cs.Len() && x.s.Down() == 0 {
-			return true
+		all := x.cs.Up() == x.cs.Len() && x.s.Sessions() == x.cs.Len() && x.s.Down() == 0
+		done := all
+		for i := range want {
+			if !all || x.cs.Renewed(i) < want[i] {
+				x.cs.Renew(i)
+				done = false
+			}
 		}
-		for i := range x.cs.Len() {
-			x.cs.Renew(i)
-		}
-		return false
+		return done
 	})
 }
 

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"github.com/rdmabridge/rdmabridge/internal/loop"
@@ -39,8 +40,9 @@ type Client struct {
 	xid     uint32 // counts Calls
 	slots   []clientSlot
 	load    *Load
-	renewal bool // a SEQUENCE is due
-	idle    bool // its load has sent nothing since the timer's latest event
+	renewal bool         // a SEQUENCE is due
+	renewed atomic.Int64 // SEQUENCEs for the lease that were answered; read by all
+	idle    bool         // its load has sent nothing since the timer's latest event
 	timer   *time.Timer
 
 	callback uint32 // sequence number of the latest callback

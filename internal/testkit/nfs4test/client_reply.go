@@ -193,6 +193,9 @@ func (c *Client) answered(xid uint32, m []byte) {
 func (c *Client) done(p *clientSlot) {
 	p.busy = false
 	c.cs.Replies.Add(1)
+	if p.load == nil && p.op == OpSequence {
+		c.renewed.Add(1)
+	}
 	if l := p.load; l != nil {
 		l.Replies.Add(1)
 		if d := c.cs.o.Think; d > 0 {

@@ -122,6 +122,9 @@ func (cs *Clients) Renew(i int) {
 	c.post(c.renew)
 }
 
+// Renewed returns how many SEQUENCEs of client i for its lease have been answered.
+func (cs *Clients) Renewed(i int) int { return int(cs.all[i].renewed.Load()) }
+
 // Recalled returns the clients to which the callback with this token came.
 func (cs *Clients) Recalled(token uint64) []int {
 	cs.mu.Lock()
