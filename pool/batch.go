@@ -16,9 +16,10 @@ type Batch struct {
 	arrange  func()             // has the loop call Flush at the end of its pass
 	warm     func(*Entry) uint8 // reads the memory of a Call that Dispatch reads
 	parts    []batchPart        // what each pool has in the batch
+	latest   *batchPart         // the part that was used last; it has no pool if Flush has emptied it
 	flushing bool               // Flush is running, and hands over what is added meanwhile
 	cold     bool               // the argument of Flush
-	out      []outgoing         // Calls that Flush dispatches next
+	out      []outgoing         // what Flush dispatches next
 	warmth   uint8              // what warm has returned, so that its reads are not left out
 }
 
@@ -36,7 +37,8 @@ type returned struct {
 	n    int
 }
 
-// An outgoing is a Call that has a credit of m and is dispatched once the lock is released.
+// An outgoing is the list of Calls that begins with e. They have credits of m, and are dispatched once the lock is
+// released.
 type outgoing struct {
 	m Member
 	e *Entry
@@ -52,11 +54,19 @@ const mostAtOnce = 64
 // each, which reads one octet of each cache line that Dispatch will need, and returns a value that depends on all
 // of them. The processor fetches the lines of many Calls at the same time then. warm may be nil.
 func NewBatch(here int, arrange func(), warm func(*Entry) uint8) *Batch {
-	return &Batch{here: here, arrange: arrange, warm: warm}
+	return &Batch{here: here, arrange: arrange, warm: warm, latest: new(batchPart)}
 }
 
 // part returns the part of p, and adds one if there is none.
 func (b *Batch) part(p *Pool) *batchPart {
+	if b.latest.pool != p {
+		b.latest = b.find(p)
+	}
+	return b.latest
+}
+
+// find does what part does, for another pool than that of the Call or credit before.
+func (b *Batch) find(p *Pool) *batchPart {
 	for i := range b.parts {
 		if b.parts[i].pool == p {
 			return &b.parts[i]
@@ -133,14 +143,21 @@ func (b *Batch) settle(part *batchPart) {
 
 	// From here on b may be used again: dispatching a Call, or refusing one, may add others.
 	p.metrics.queued.Add(after.queued)
-	if b.cold && b.warm != nil && len(b.out) > 1 {
+	if b.cold && b.warm != nil {
 		for i := range b.out {
-			b.warmth += b.warm(b.out[i].e)
+			for e := b.out[i].e; e != nil; e = e.next {
+				b.warmth += b.warm(e)
+			}
 		}
 	}
 	for i := range b.out {
-		o := &b.out[i]
-		o.m.Dispatch(o.e, b.here)
+		m := b.out[i].m
+		for e := b.out[i].e; e != nil; {
+			next := e.next
+			e.next = nil
+			m.Dispatch(e, b.here)
+			e = next
+		}
 	}
 	clear(b.out)
 	b.out = b.out[:0]
@@ -186,12 +203,7 @@ func (b *Batch) handOver(p *Pool, credits []returned, calls *fifo, now time.Time
 			}
 			left -= 1 + n
 			after.queued -= int64(1 + n)
-			for e != nil {
-				next := e.next
-				e.next = nil
-				b.out = append(b.out, outgoing{m, e})
-				e = next
-			}
+			b.out = append(b.out, outgoing{m, e})
 		}
 	}
 	for n := 0; n < mostAtOnce && calls.head != nil; n++ {
@@ -201,10 +213,8 @@ func (b *Batch) handOver(p *Pool, credits []returned, calls *fifo, now time.Time
 			after.refused.push(e)
 			after.reason = err
 		case m != nil:
+			e.next = calls.take(behind)
 			b.out = append(b.out, outgoing{m, e})
-			for range behind {
-				b.out = append(b.out, outgoing{m, calls.pop()})
-			}
 			n += behind
 		default:
 			queued := 1

@@ -36,6 +36,23 @@ func (l *fifo) pop() *Entry {
 	return e
 }
 
+// take removes the first n entries, and returns them as a list. There are so many.
+func (l *fifo) take(n int) *Entry {
+	if n == 0 {
+		return nil
+	}
+	first := l.head
+	last := first
+	for range n - 1 {
+		last = last.next
+	}
+	l.head, last.next = last.next, nil
+	if l.head == nil {
+		l.tail = nil
+	}
+	return first
+}
+
 // expire removes the entries that were queued before t, and returns them as a list.
 func (l *fifo) expire(t time.Time) (old *Entry) {
 	head := &l.head
