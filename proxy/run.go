@@ -59,7 +59,7 @@ func (f *front) follow(c, p *call, args ulb.Layout) bool {
 	if len(m) < at || string(m[4:at]) != string(p.rdma.Message[4:at]) || !args.Fits(m, at) {
 		return false
 	}
-	user := &f.cache.user
+	user, account := &f.cache.user, f.account()
 	s := f.settings().Policy
 	if s != nil && !f.cache.decisions.Passes(s, user.Number(), &p.h, p.rdma.Analysis.Changes, f.seen.Active) {
 		return false
@@ -67,14 +67,14 @@ func (f *front) follow(c, p *call, args ulb.Layout) bool {
 	*h = p.h
 	h.XID, h.Message = binary.BigEndian.Uint32(m), m
 	c.rdma.Analysis, c.rdma.Binding = p.rdma.Analysis, p.rdma.Binding
-	f.account().begun(c)
-	f.account().analysed(c)
+	account.begun(c)
+	account.analysed(c)
 	c.queue, c.charge.Expected = p.queue, p.charge.Expected
 	e := &c.entry
 	e.Flow, e.Aside, e.Repeatable = p.entry.Flow, p.entry.Aside, p.entry.Repeatable
 	e.Cost = p.entry.Cost + len(m) - len(p.rdma.Message)
-	f.account().bound(c, p.up)
-	c.setXID(user.XID(f.loop.users, &c.queue.key, h))
+	account.bound(c, p.up)
+	c.setXID(user.NextXID(h))
 	if !f.repeats(c) {
 		f.submit(c)
 	}

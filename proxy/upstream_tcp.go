@@ -395,9 +395,12 @@ func (m *tcpConn) Closed(_ *tcpframe.Conn, err error) {
 
 // arm starts the timer that calls overdue, unless it runs.
 func (m *tcpConn) arm() {
-	if m.timer != nil {
-		return
+	if m.timer == nil {
+		m.startTimer()
 	}
+}
+
+func (m *tcpConn) startTimer() {
 	every := min(max(m.opts.CallTimeout/8, 10*time.Millisecond), time.Second)
 	m.timer = time.AfterFunc(every, func() { m.loop.tcp.Post(loop.TaskFunc(m.overdue)) })
 }

@@ -142,7 +142,8 @@ func (c *Conn) Next() []byte {
 	if n == 0 {
 		return nil
 	}
-	return l.run[l.runAt+markLen:][:n]
+	at := l.runAt + markLen
+	return l.run[at : at+n : at+n]
 }
 
 // Took says that the handler has taken m, which Next has returned, and has copied so many octets for that.

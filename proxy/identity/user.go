@@ -171,6 +171,10 @@ func (l *LatestUser) XID(users *Users, client *ClientKey, h *oncrpc.Call) uint32
 	return xidOf(l.keyOf(users, client, h), h)
 }
 
+// NextXID returns what XID does, for less: the Call before h had the same credential, which is remembered, and went to the
+// same upstream.
+func (l *LatestUser) NextXID(h *oncrpc.Call) uint32 { return xidOf(l.key, h) }
+
 // keyOf returns the key of the user of h, the latest Call, at the upstream that client is for.
 func (l *LatestUser) keyOf(users *Users, client *ClientKey, h *oncrpc.Call) userKey {
 	if !l.known {

@@ -79,12 +79,14 @@ func argumentsHash(seed uint64, h *oncrpc.Call) uint32 {
 	n := uint64(len(args))
 	x := fold(seed^n, uint64(h.Program)<<32|uint64(h.Version)<<16^uint64(h.Procedure)^roundA)
 	args = args[:min(len(args), hashedArguments)]
-	for ; len(args) >= 16; args = args[16:] {
-		x = fold(x^binary.LittleEndian.Uint64(args), binary.LittleEndian.Uint64(args[8:])^roundB)
+	at := 0
+	for ; at+16 <= len(args); at += 16 {
+		b := args[at : at+16 : at+16]
+		x = fold(x^binary.LittleEndian.Uint64(b), binary.LittleEndian.Uint64(b[8:])^roundB)
 	}
-	if len(args) > 0 {
+	if at < len(args) {
 		var last [16]byte
-		copy(last[:], args)
+		copy(last[:], args[at:])
 		x = fold(x^binary.LittleEndian.Uint64(last[:]), binary.LittleEndian.Uint64(last[8:])^roundC)
 	}
 	return uint32(x ^ x>>32)

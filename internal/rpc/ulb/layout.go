@@ -135,7 +135,7 @@ func (l Layout) Fits(m []byte, at int) bool {
 			if left < 4 {
 				return false
 			}
-			size := 4 + (uint64(binary.BigEndian.Uint32(m[at:]))+3)&^3
+			size := 4 + (uint64(binary.BigEndian.Uint32(m[at:at+4:at+4]))+3)&^3
 			if size > uint64(left) {
 				return false
 			}
