@@ -88,19 +88,18 @@ func (b *Batch) find(p *Pool) *batchPart {
 // Submit adds e, which Flush submits to p. If p does not take e, Flush hands it to Owner.Expired.
 func (b *Batch) Submit(p *Pool, e *Entry) { b.part(p).calls.push(e) }
 
-// Done adds the credit of e, which s has given and which Flush gives back. The caller may use e
-// again at once.
-func (b *Batch) Done(s *Seat, e *Entry) {
-	part, h := b.part(s.pool), e.host()
+// Done adds the credit of e, which Flush gives back. The caller may use e again at once.
+func (b *Batch) Done(e *Entry) {
+	part, h := b.part(e.credit.seat.pool), e.host()
 	if n := len(part.credits); n > 0 {
-		if last := &part.credits[n-1]; last.credit == e.credit && last.host == h && last.seat == s {
+		if last := &part.credits[n-1]; last.credit == e.credit && last.host == h {
 			last.n++
 			e.credit = credit{}
 			return
 		}
 	}
 	part.credits = append(part.credits, returned{host: h, n: 1})
-	e.yield(s, &part.credits[len(part.credits)-1].credit)
+	e.yield(e.credit.seat, &part.credits[len(part.credits)-1].credit)
 }
 
 // Forget does what p.Forget does, and also removes the Calls of f from the batch and hands them to
@@ -151,13 +150,7 @@ func (b *Batch) settle(part *batchPart) {
 		}
 	}
 	for i := range b.out {
-		m := b.out[i].m
-		for e := b.out[i].e; e != nil; {
-			next := e.next
-			e.next = nil
-			m.Dispatch(e, b.here)
-			e = next
-		}
+		b.out[i].m.Dispatch(b.out[i].e, b.here)
 	}
 	clear(b.out)
 	b.out = b.out[:0]

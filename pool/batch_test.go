@@ -44,7 +44,7 @@ func TestBatch(t *testing.T) {
 			}
 			for _, e := range got {
 				e.Answered()
-				b.Done(e.Seat(), e)
+				b.Done(e)
 				if e.Seat() != nil {
 					t.Fatal("a Call that is done has a seat")
 				}
@@ -92,7 +92,7 @@ func TestBatchIsNoDifferent(t *testing.T) {
 				for _, e := range m.take() {
 					names = append(names, name[e])
 					if batched {
-						b.Done(e.Seat(), e)
+						b.Done(e)
 						b.Flush(true)
 					} else {
 						e.Seat().Done(e, 0)
@@ -142,7 +142,11 @@ func testRuns(t *testing.T, rng *rand.Rand, share int) {
 		for _, x := range calls[1:] {
 			list.push(x)
 		}
-		return p.run(s, e, list.head, 0, r)
+		n := p.run(s, e, list.head, 0, r)
+		for e := list.head; e != nil; {
+			e = e.Unlink()
+		}
+		return n
 	}
 	var inRuns, alone int
 	submit := func(calls []*Entry) {
@@ -179,7 +183,7 @@ func testRuns(t *testing.T, rng *rand.Rand, share int) {
 				if rng.IntN(10) < answered {
 					e.Answered()
 				}
-				b.Done(e.Seat(), e)
+				b.Done(e)
 				some = true
 			}
 		}
@@ -269,7 +273,7 @@ func TestBatchFlushCollects(t *testing.T) {
 		left := 3
 		d.members[0].sent = func(e *Entry) {
 			d.members[0].take()
-			b.Done(e.Seat(), e)
+			b.Done(e)
 			b.Submit(o, &Entry{Flow: g})
 			if left--; left > 0 {
 				b.Submit(p, &Entry{Flow: f})
@@ -310,7 +314,7 @@ func TestBatchFirstReply(t *testing.T) {
 			b, _ := newBatch()
 			for _, e := range calls[:n] {
 				e.Answered()
-				b.Done(e.Seat(), e)
+				b.Done(e)
 			}
 			for range more {
 				b.Submit(p, &Entry{Flow: hangs, Cost: 200})

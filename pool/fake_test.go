@@ -23,6 +23,14 @@ type fakeMember struct {
 }
 
 func (m *fakeMember) Dispatch(e *Entry, here int) {
+	for e != nil {
+		next := e.Unlink()
+		m.send(e)
+		e = next
+	}
+}
+
+func (m *fakeMember) send(e *Entry) {
 	m.mu.Lock()
 	late := m.ended
 	if !late {

@@ -53,6 +53,12 @@ func (e *Entry) Answered() { e.credit.answered = true }
 // Seat returns the seat that the Call was dispatched to, or nil.
 func (e *Entry) Seat() *Seat { return e.credit.seat }
 
+// Unlink takes e out of the list that Member.Dispatch has got, and returns the Entry behind it; nil for none.
+func (e *Entry) Unlink() (next *Entry) {
+	next, e.next = e.next, nil
+	return next
+}
+
 // yield moves the credit of e, which s has given, to c. e belongs to the caller.
 func (e *Entry) yield(s *Seat, c *credit) {
 	if e.credit.seat != s {

@@ -51,9 +51,9 @@ var (
 
 // A Member is one connection of a pool.
 type Member interface {
-	// Dispatch sends the Call of e, for which the pool has taken a credit. It is called
-	// without the pool's lock and must not block. here is the affinity of the calling
-	// loop, or Elsewhere.
+	// Dispatch sends the Call of e and those behind it: Entry.Unlink. The pool has taken a
+	// credit for each. It is called without the pool's lock and must not block. here is the
+	// affinity of the calling loop, or Elsewhere.
 	Dispatch(e *Entry, here int)
 	// Affinity returns the number of the loop that owns the connection.
 	Affinity() int

@@ -433,7 +433,12 @@ type lineMember struct {
 	line []*Entry
 }
 
-func (m *lineMember) Dispatch(e *Entry, _ int) { m.line = append(m.line, e) }
+func (m *lineMember) Dispatch(e *Entry, _ int) {
+	for e != nil {
+		m.line = append(m.line, e)
+		e = e.Unlink()
+	}
+}
 
 type nullMember struct{}
 

@@ -181,7 +181,7 @@ func (c *chaos) end(n int) {
 			c.o.SlowStart.Answered(0, 0, Elsewhere)
 		}
 		if c.rng.IntN(3) == 0 && !again {
-			c.batch.Done(s.m.seat, s.e)
+			c.batch.Done(s.e)
 			continue
 		}
 		s.m.seat.Done(s.e, s.m.affinity)

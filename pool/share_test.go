@@ -609,7 +609,7 @@ func TestReserveAfterReplaced(t *testing.T) {
 			e.Answered()
 			if batched {
 				b := NewBatch(0, func() {}, nil)
-				b.Done(s, e)
+				b.Done(e)
 				b.Flush(false)
 			} else {
 				s.Done(e, 0)

@@ -145,7 +145,7 @@ func (s *simulation) ends(c sentCall) {
 		h.rest = s.now + int(h.kind.every/simStep)
 	}
 	c.e.Answered()
-	s.batches[c.m.affinity].Done(c.m.seat, c.e)
+	s.batches[c.m.affinity].Done(c.e)
 	if s.answers != nil {
 		s.answers.Answered(0, 0, Elsewhere)
 	}

@@ -15,17 +15,20 @@ func primed(lane *session.Conn) func() {
 	return lane.Answered
 }
 
-// dispatch has m send the call of e, which holds a credit of m, on m's loop l. here is the
-// number of the calling loop: if that is l, m sends the call at once.
+// dispatch has m send the calls of e and of those behind it, which hold credits of m, on m's loop l. here is the
+// number of the calling loop: if that is l, m sends the calls at once.
 func dispatch(e *pool.Entry, m upstreamConn, l *eventLoop, here int) {
-	c := e.Owner.(*call)
-	c.conn = m
-	c.setState(callDispatched)
-	if l.number() == here {
-		m.send(c)
-		return
+	for e != nil {
+		c := e.Owner.(*call)
+		e = e.Unlink()
+		c.conn = m
+		c.setState(callDispatched)
+		if l.number() == here {
+			m.send(c)
+		} else {
+			l.Post(c)
+		}
 	}
-	l.Post(c)
 }
 
 // Run continues the call on the loop it was posted to. loop.Task.

@@ -75,7 +75,7 @@ func (r *replyRun) took(c *call, m []byte) {
 	}
 	binary.BigEndian.PutUint32(m, c.progress.ClientXID)
 	l.account.passed(c, m)
-	l.batch.Done(c.entry.Seat(), &c.entry)
+	l.batch.Done(&c.entry)
 	r.calls++
 	c.setState(callReplying)
 	c.releaseMessage(l)

@@ -244,7 +244,7 @@ func (m *rdmaConn) done(c *call, err *rdmaside.CallError) {
 		}
 		c.reply.parts, c.reply.lease, c.reply.memory = c.rdma.Reply.Parts(), &c.rdma.Reply, c.rdma.Reply.Held()
 		m.loop.account.replied(c)
-		m.loop.batch.Done(seat, &c.entry)
+		m.loop.batch.Done(&c.entry)
 		c.answered(m.loop)
 		return
 	}

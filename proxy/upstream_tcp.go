@@ -347,7 +347,7 @@ func (m *tcpConn) replied(c *call, msg []byte, lease releaser) {
 	if m.ending {
 		c.entry.Seat().Done(&c.entry, m.loop.index)
 	} else {
-		m.loop.batch.Done(c.entry.Seat(), &c.entry)
+		m.loop.batch.Done(&c.entry)
 	}
 	c.answered(m.loop)
 }
