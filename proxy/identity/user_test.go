@@ -102,3 +102,27 @@ func TestLatestUserParse(t *testing.T) {
 		}
 	}
 }
+
+// TestNextXID: a Call behind another one of its user has the XID that it has by itself, also when the connection has had
+// Calls of another user, or to another upstream, before these.
+func TestNextXID(t *testing.T) {
+	t.Parallel()
+	s, o := someone(), someone()
+	o.credential = unix(1, "client", 1001)
+	storage, other := testBridge.ClientKey("storage", s.origin), testBridge.ClientKey("other", s.origin)
+	users := NewUsers()
+	var l LatestUser
+	for _, tt := range []struct {
+		user   *xidUser
+		client *ClientKey
+	}{{&s, &storage}, {&s, &other}, {&o, &other}, {&o, &storage}} {
+		first, next := tt.user.call(1, "arguments"), tt.user.call(2, "other arguments")
+		for range mostOthers { // until its credential is remembered
+			l.See(first)
+		}
+		l.XID(users, tt.client, first)
+		if got, want := l.NextXID(next), xidOf(users.find(tt.client, next), next); got != want {
+			t.Errorf("the next Call has XID %#x, want %#x", got, want)
+		}
+	}
+}
