@@ -56,7 +56,7 @@ summary() {
         /^events:/ { for (i = 2; i <= NF; i++) column[$i] = i - 1; next }
         /^fn=/     { wanted = ours(named($0)); next }
         /^cfn=/    { called = named($0); sub(/'"'"'[0-9]+$/, "", called); next }
-        /^calls=/  { if (called ~ /proxy\.(\(\*tcpClient\)\.(Whole|read)|\(\*account\)\.read|\(\*eventLoop\)\.recycle)$/) { split($1, c, "="); begun[called] += c[2] } inclusive = 1; next }
+        /^calls=/  { if (called ~ /proxy\.(\(\*tcpClient\)\.(Whole|read)|\(\*rdmaHandler\)\.Call|\(\*account\)\.read|\(\*eventLoop\)\.recycle)$/) { split($1, c, "="); begun[called] += c[2] } inclusive = 1; next }
         /^[0-9+*-]/ {
             if (inclusive) { inclusive = 0; next }
             if (!wanted) next
