@@ -10,14 +10,16 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 )
 
-// auditScript unpacks files and changes names, by two users, while guest/watch.c tells what happens in the server's file
-// system. Each name is used once, and what is before its first dot is the directory that it is in.
+// auditScript unpacks files and changes names, data and attributes, by two users, while guest/watch.c tells what happens in
+// the server's file system. Each name is used once, and what is before its first dot is the directory that it is in. The
+// script then prints how many WRITEs and SETATTRs the client has sent.
 const auditScript = `sh -c '. /lab/lib.sh
 grep -q ^tester: /etc/passwd || echo tester:x:1000:1000::/:/bin/sh >> /etc/passwd
 /lab/watch $SERVER > /tmp/watched 2>&1 &
@@ -39,20 +41,26 @@ cat > /tmp/ops <<-"END"
 	cd $1
 	for i in $(seq $2); do
 		mkdir n$i && echo data > n$i/n$i.a && mv n$i/n$i.a n$i/n$i.b && ln n$i/n$i.b n$i/n$i.c && ln -s to n$i/n$i.d || exit 1
-		rm n$i/n$i.b n$i/n$i.c && rm n$i/n$i.d && rmdir n$i || exit 1
+		echo data > n$i/n$i.e && chmod 600 n$i/n$i.e && chown 1000:1000 n$i/n$i.e || exit 1
+		truncate -s 2 n$i/n$i.e && touch -d "2001-02-03 04:05:06" n$i/n$i.e || exit 1
+		: > n$i/n$i.f && truncate -s 9 n$i/n$i.f || exit 1
+		chmod 777 d$i/d$i.1 2> /dev/null && exit 1
+		rm n$i/n$i.b n$i/n$i.c n$i/n$i.e n$i/n$i.f && rm n$i/n$i.d && rmdir n$i || exit 1
 	done
 END
 su tester -c "sh /tmp/ops $m $FILES" || die ops
 cd /
+echo
+grep -E "^[[:space:]]*(WRITE|SETATTR):" /proc/self/mountstats
 do_umount
 sleep 1
 kill $watch
-echo
 cat /tmp/watched' sh`
 
 // TestLabAudit: the audit log has what fanotify has seen at the server, each change once and with its user and path, while its file
 // is moved and changed by reloads, and while its disk is full: with deny, clients wait and nothing is missing; with drop, the
-// log says how many lines are missing.
+// log says how many lines are missing. The server does not tell how often data or attributes have changed: the client's own
+// count and auditScript do.
 func TestLabAudit(t *testing.T) {
 	needLab(t)
 	g := newServer(t, packGuest(t))
@@ -109,8 +117,9 @@ func TestLabAudit(t *testing.T) {
 			})
 			change(v.onFailure, second)
 			out := j.wait(t, 3*time.Minute)
-			_, out, _ = strings.Cut(out, "watching\n")
+			counts, out, _ := strings.Cut(out, "watching\n")
 			var got []string
+			calls := map[string]int{}
 			missing := 0.0
 			for _, l := range logged()[lines:] {
 				if l.Event == "missing" {
@@ -118,11 +127,15 @@ func TestLabAudit(t *testing.T) {
 					continue
 				}
 				got = append(got, l.said(t)...)
+				if result := l.result(); result != "" {
+					calls[l.Operation+" "+result]++
+					calls[l.Operation+" "+result+" "+path.Base(l.Path)]++
+				}
 			}
 			want := strings.Split(strings.TrimSpace(out), "\n")
-			slices.Sort(got)
-			slices.Sort(want)
-			t.Logf("%d names changed, %v lines missing, %v Calls refused", len(want), missing, b.metric(t, "audit_refused_calls_total")-refused)
+			got, want = sortedChanges(got), sortedChanges(want)
+			t.Logf("%d changes, %d WRITEs, %d SETATTRs, %v lines missing, %v Calls refused", len(want), calls["WRITE OK"],
+				calls["SETATTR OK"], missing, b.metric(t, "audit_refused_calls_total")-refused)
 			if d := b.metric(t, "audit_dropped_lines_total") - dropped; d != missing || (missing > 0) != (v.onFailure == "drop") {
 				t.Errorf("%v lines are missing by the log, %v by the metric", missing, d)
 			}
@@ -132,9 +145,52 @@ func TestLabAudit(t *testing.T) {
 			if !slices.Equal(got, want) {
 				t.Errorf("the log has %d, and the server has changed %d:\n%s", len(got), len(want), difference(got, want))
 			}
+			for call, n := range auditCalls(t, counts, files) {
+				if c := calls[call]; c > n || c < n && missing == 0 {
+					t.Errorf("%s: the log has %d lines, and the client has made %d such Calls", call, c, n)
+				}
+			}
 		})
 	}
 	b.stop(t)
+}
+
+// auditCalls returns how many WRITEs and SETATTRs a client with that many files has made in auditScript: by the client's
+// counts, which are in text, and for those files of which the script knows it.
+func auditCalls(t *testing.T, text string, files int) map[string]int {
+	t.Helper()
+	calls := map[string]int{}
+	for line := range strings.Lines(text) {
+		f := strings.Fields(line)
+		if len(f) != 10 || f[0] != "WRITE:" && f[0] != "SETATTR:" {
+			continue
+		}
+		sent, err := strconv.Atoi(f[1])
+		failed, err2 := strconv.Atoi(f[9])
+		if err != nil || err2 != nil {
+			t.Fatalf("mountstats: %s", line)
+		}
+		calls[strings.TrimSuffix(f[0], ":")+" OK"] = sent - failed
+	}
+	if calls["WRITE OK"] == 0 || calls["SETATTR OK"] == 0 {
+		t.Fatalf("the client has not counted what it has sent:\n%s", text)
+	}
+	for i := 1; i <= files; i++ {
+		calls[fmt.Sprintf("SETATTR OK n%d.e", i)] = 4
+		calls[fmt.Sprintf("SETATTR OK n%d.f", i)] = 1
+		calls[fmt.Sprintf("SETATTR PERM d%d.1", i)] = 1
+	}
+	calls["SETATTR PERM"] = files
+	calls["WRITE PERM"] = 0
+	return calls
+}
+
+// sortedChanges sorts words of guest/watch.c. Of changes of the data or the attributes of a file it keeps one each.
+func sortedChanges(words []string) []string {
+	slices.Sort(words)
+	return slices.CompactFunc(words, func(a, b string) bool {
+		return a == b && (strings.HasPrefix(a, "modify ") || strings.HasPrefix(a, "attrib "))
+	})
 }
 
 // An auditedLine is a line of an audit log.
@@ -178,14 +234,25 @@ func modified(name string) (at time.Time) {
 	return at
 }
 
-// said returns what l says of names in the words of guest/watch.c. It checks the paths and the user of l.
+// result returns "OK" or "PERM", or nothing for another result.
+func (l *auditedLine) result() string {
+	switch {
+	case strings.HasSuffix(l.Result, "_OK"):
+		return "OK"
+	case strings.HasSuffix(l.Result, "ERR_PERM"):
+		return "PERM"
+	}
+	return ""
+}
+
+// said returns what l says in the words of guest/watch.c. It checks the paths and the user of l.
 func (l *auditedLine) said(t *testing.T) []string {
 	t.Helper()
 	name := func(p string) string {
 		base := path.Base(p)
 		d, _, inDirectory := strings.Cut(base, ".")
 		uid := uint32(0)
-		if base[0] == 'n' {
+		if base[0] == 'n' || l.result() == "PERM" {
 			uid = 1000
 		}
 		if strings.HasPrefix(base, "audit-") {
@@ -196,7 +263,11 @@ func (l *auditedLine) said(t *testing.T) []string {
 		}
 		return base
 	}
-	if !strings.HasSuffix(l.Result, "_OK") {
+	switch l.result() {
+	case "PERM":
+		name(l.Path)
+		return nil
+	case "":
 		return nil
 	}
 	switch l.Operation {
@@ -208,8 +279,15 @@ func (l *auditedLine) said(t *testing.T) []string {
 		return []string{"delete " + name(l.Path)}
 	case "RENAME":
 		return []string{"from " + name(l.Path), "to " + name(l.ToPath)}
+	case "WRITE":
+		return []string{"modify " + name(l.Path)}
+	case "SETATTR":
+		if n := name(l.Path); !strings.HasSuffix(n, ".f") {
+			return []string{"attrib " + n}
+		}
+		return []string{"modify " + name(l.Path)} // auditScript only truncates it
 	}
-	return nil // of data and attributes
+	return nil
 }
 
 // difference lists what one of two sorted lists alone has.
