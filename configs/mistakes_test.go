@@ -104,6 +104,7 @@ var mistakes = []struct{ name, old, next, want string }{
 	{"an unknown setting", "level: info", "lvel: info", `line 22: log.lvel: unknown setting; did you mean level?`},
 	{"a setting in the wrong place", "log:\n", "credits: 64\nlog:\n", `line 21: credits: unknown setting; it belongs in listeners[] or upstreams[].pool`},
 	{"exports of weights", "    upstream: storage\n", "    upstream: storage\n    weights: [{clients: [10.0.0.1], weight: 2, exports: [/a]}]\n", `line 5: listeners[0].weights[0].exports: unknown setting; write a rule of the listener with exports, action limit and a rate: a weight and a tenant are about clients`},
+	{"exports elsewhere", "    upstream: storage\n", "    upstream: storage\n    exports: [/a]\n", `line 5: listeners[0].exports: unknown setting; it belongs in listeners[].rules[] or log.audit`},
 	{"a pool at the top", "log:\n", "pool: {connections: 4}\nlog:\n", `line 21: pool: unknown setting; it belongs in upstreams[]`},
 	{"a pool of a listener", "    upstream: storage\n", "    upstream: storage\n    pool: {connections: 4}\n", `line 5: listeners[0].pool: unknown setting; it belongs in upstreams[]`},
 	{"a huge number", "{connections: 4}", "{connections: 100000000000000000000}", `line 13: upstreams[0].pool.connections: 100000000000000000000 is too large; write a smaller whole number`},

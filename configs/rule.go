@@ -274,11 +274,10 @@ func (x *Rule) validateRate(path string, r *report) {
 	switch {
 	case x.Action != ActionLimit:
 		r.needs(path, "action limit", "rate")
-	case x.Rate == (RuleRate{}) && !r.has(path+".rate") && !r.has(path+".rate.calls") && !r.has(path+".rate.bytes"):
+	case x.Rate == (RuleRate{}) && !r.has(path+".rate"):
 		r.addf(path+".rate", "this setting is required; write it, such as rate: {calls: 1000}, or rate: {bytes: 100MiB}")
 	}
-	r.atMost(path+".rate.calls", x.Rate.Calls, maxRate)
-	r.between(path+".rate.bytes", x.Rate.Bytes, minRateBytes, maxRateBytes)
+	(&Rate{Calls: x.Rate.Calls, Bytes: x.Rate.Bytes}).validate(path+".rate", r)
 }
 
 // squashes reports whether the listener maps users for some Calls.

@@ -90,7 +90,7 @@ const extension = "x-"
 // suggest returns the known setting that resembles name most, or where the setting of this name belongs, or all known
 // settings.
 func (s *settings) suggest(name string) string {
-	if name == "exports" { // weights and tenants are about clients
+	if name == "exports" && s.names["weight"] != nil { // of weights or tenants
 		return "write a rule of the listener with exports, action limit and a rate: a weight and a tenant are about clients"
 	}
 	best, distance := "", 3
