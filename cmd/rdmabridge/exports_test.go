@@ -73,18 +73,21 @@ func (x *reloadCase) setattr() func(number byte) uint32 {
 	}
 }
 
+// exporterConfig returns a configuration with one listener, which has more settings, in front of a server of startExporter.
+func exporterConfig(server, more string) string {
+	return fmt.Sprintf(`
+listeners: [{name: nfs, address: 127.0.0.1:0, upstream: one%s}]
+upstreams: [{name: one, transport: tcp, endpoints: [%q], mount: {port: %d}}]
+admin: {address: 127.0.0.1:0}
+`, more, server, netip.MustParseAddrPort(server).Port())
+}
+
 // TestExports: rules with exports are in force with the reload that brings them, the storage is asked before; and another
 // reload replaces them.
 func TestExports(t *testing.T) {
 	roots := map[string][]byte{"/archive": exportRoot(1), "/home": exportRoot(2)}
 	server := startExporter(t, 0, roots)
-	text := func(rules string) string {
-		return fmt.Sprintf(`
-listeners: [{name: nfs, address: 127.0.0.1:0, upstream: one%s}]
-upstreams: [{name: one, transport: tcp, endpoints: [%q], mount: {port: %d}}]
-admin: {address: 127.0.0.1:0}
-`, rules, server, netip.MustParseAddrPort(server).Port())
-	}
+	text := func(more string) string { return exporterConfig(server, more) }
 	rule := func(path string) string {
 		return ", rules: [{name: archive, class: changing, exports: [" + path + "], action: deny}]"
 	}
@@ -185,13 +188,7 @@ upstreams: [{name: one, transport: tcp, endpoints: ["127.0.0.1:1"], mount: {port
 // nobody waits any more.
 func TestLimitsOfExports(t *testing.T) {
 	server := startExporter(t, 0, map[string][]byte{"/scratch": exportRoot(1), "/home": exportRoot(2)})
-	text := func(rules string) string {
-		return fmt.Sprintf(`
-listeners: [{name: nfs, address: 127.0.0.1:0, upstream: one%s}]
-upstreams: [{name: one, transport: tcp, endpoints: [%q], mount: {port: %d}}]
-admin: {address: 127.0.0.1:0}
-`, rules, server, netip.MustParseAddrPort(server).Port())
-	}
+	text := func(more string) string { return exporterConfig(server, more) }
 	x := startReload(t, text(", rules: [{name: scratch, exports: [/scratch], action: limit, rate: {calls: 1}}]"))
 	must(t, x.b.waitReady(testkit.Patience))
 	want := func(calls, waits int) {
