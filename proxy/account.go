@@ -88,14 +88,6 @@ func (a *account) limited(c *call, s *gates.SharedRate) {
 	c.owner.front.ledger.ChargeRule(a.tcp.Now(), len(c.rdma.Message), s)
 }
 
-// chargeReply charges the Reply of c, of so many octets, to the rates that limit its client, and to that of a rule.
-func (a *account) chargeReply(c *call, now int64, octets int) {
-	c.owner.front.ledger.ChargeReply(now, octets)
-	if c.usesSeldom && c.limit != nil {
-		c.limit.ChargeReply(now, octets)
-	}
-}
-
 // bound notes that c, which was analysed, goes to the upstream up.
 func (a *account) bound(c *call, up *upstream.Upstream) {
 	f := c.owner.front
@@ -193,7 +185,11 @@ func (a *account) lent(c *call) {
 	g := &c.owner.front.ledger
 	g.Lend(&c.charge, c.reply.memory, c.rdma.Analysis.Known)
 	if g.Limited() {
-		a.chargeReply(c, a.tcp.Now(), octets(c.reply.parts))
+		now, n := a.tcp.Now(), octets(c.reply.parts)
+		g.ChargeReply(now, n)
+		if c.usesSeldom && c.limit != nil {
+			c.limit.ChargeReply(now, n)
+		}
 	}
 }
 
@@ -210,8 +206,8 @@ func (a *account) passed(c *call, m []byte) {
 	a.heard(c, len(m))
 	a.tally.Passed(&f.seen, p, c.rdma.XID, m, c.h.Protection, now)
 	f.ledger.Pass(&c.charge, p.Size, len(m), c.rdma.Analysis.Known)
-	if f.ledger.Limited() {
-		a.chargeReply(c, now, len(m))
+	if f.ledger.Limited() { // not by a rule: replyRun.takes leaves such Calls to others
+		f.ledger.ChargeReply(now, len(m))
 	}
 }
 
