@@ -238,7 +238,7 @@ func TestWakes(t *testing.T) {
 			t.Errorf("%d wait after half a queue", got)
 		}
 		long := strings.Repeat("x", mostCopied)
-		for range mostQueued/mostCopied/2 + 1 {
+		for range mostQueued / mostCopied / 2 { // the last one is the first that is too much, with its Call
 			f.call("READDIRPLUS", 17, items{"dddd"}, items{0, long})
 		}
 		if got := waits(); got != 0 {
