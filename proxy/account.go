@@ -72,8 +72,8 @@ func (a *account) begun(c *call) {
 
 // analysed notes that the header and the arguments of c were read. Nothing has been changed in it.
 func (a *account) analysed(c *call) {
-	if a.watched() {
-		a.showBegun(c)
+	if t := a.tap(); t != nil && a.looks(t, c) {
+		a.showBegun(c, t)
 	}
 }
 

@@ -37,13 +37,15 @@ func (a *account) tap() *observe.LoopTap {
 	return nil
 }
 
-// showBegun asks the Tap about c, and has it see c.
-func (a *account) showBegun(c *call) {
-	t, f := a.tap(), c.owner.front
+// looks reports whether the Tap t is to be asked about c.
+func (a *account) looks(t *observe.LoopTap, c *call) bool {
+	return t.Looks(a.tcp.Now(), &c.owner.front.listener.Registry.Operations()[c.rdma.Analysis.Operation])
+}
+
+// showBegun asks the Tap t about c, and has it see c.
+func (a *account) showBegun(c *call, t *observe.LoopTap) {
+	f := c.owner.front
 	l := f.listener
-	if t == nil || !t.Looks(a.tcp.Now(), &l.Registry.Operations()[c.rdma.Analysis.Operation]) {
-		return
-	}
 	q := observe.TapCall{Client: f.peer, Listener: l.Name, Identity: f.identity.Name()}
 	if u, _, _, _ := l.Settings().Routes.Find(c.h.Program, c.h.Version); u != nil {
 		q.Upstream = u.Name

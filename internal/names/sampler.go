@@ -12,7 +12,7 @@ import (
 // The budgets of a sample that follows the load: how many Calls of a loop are looked at in a period, about.
 const (
 	period     = int64(100 * time.Millisecond)
-	useBudget  = 250
+	useBudget  = 160
 	nameBudget = 2000
 )
 
@@ -22,32 +22,50 @@ type sampler struct {
 	budget float64 // 0: the weight does not change
 	weight float64 // a Call that is looked at stands for so many
 	began  int64   // of the period
+	ends   int64   // of the period
 	spent  float64 // of the budget
 	wanted float64 // what would have been spent if each Call had been looked at, about
 	skip   int     // so many Calls are not looked at before the next one that is
 }
 
-// looks reports whether a Call is looked at.
-func (s *sampler) looks(now int64) bool {
-	switch took := now - s.began; {
-	case s.budget == 0:
-	case took >= period:
-		s.weight = max(1, s.wanted/s.budget*float64(period)/float64(took))
-		s.began, s.spent, s.wanted = now, 0, 0
+// newSampler returns a sampler with a budget, or one that looks at one of weight Calls.
+func newSampler(budget, weight float64) sampler {
+	s := sampler{budget: budget, weight: weight}
+	if budget == 0 {
+		s.ends = math.MaxInt64
+	}
+	s.draw()
+	return s
+}
+
+// passes reports whether a Call is passed over, without a look at more than that takes. If not, looks says.
+func (s *sampler) passes(now int64) bool {
+	if s.skip > 0 && now < s.ends {
+		s.skip--
+		return true
+	}
+	return false
+}
+
+// looks returns how many Calls one stands for that is looked at; 0: it is not.
+func (s *sampler) looks(now int64) (weight float64) {
+	if now >= s.ends {
+		s.weight = max(1, s.wanted/s.budget*float64(period)/float64(now-s.began))
+		s.began, s.ends, s.spent, s.wanted = now, now+period, 0, 0
 		s.draw()
-	case s.spent >= s.budget:
+	}
+	if s.passes(now) {
+		return 0
+	}
+	weight = s.weight
+	s.spend(1, weight)
+	if s.budget > 0 && s.spent >= s.budget {
 		// More Calls came than in the period before.
 		s.weight *= 2
 		s.spent -= s.budget / 2
-		s.draw()
 	}
-	if s.skip > 0 {
-		s.skip--
-		return false
-	}
-	s.spend(1, s.weight)
 	s.draw()
-	return true
+	return weight
 }
 
 // draw chooses how many Calls are passed over: as many as chance would that looks at one of weight Calls.
@@ -67,68 +85,54 @@ func (s *sampler) spend(cost, weight float64) {
 // samplers are those of a loop: for Calls that tell names, and for those that only use a file. Calls that change names are
 // all looked at, as no path would be right any more.
 type samplers struct {
-	tells, uses sampler
-	weight      float64 // of the Call that was looked at last
-	latest      *ulb.Operation
-	means       meaning // of latest
+	changes, tells, uses sampler
+
+	weight float64 // of the Call that was asked about last and not passed over; 0: it is not looked at
+	latest *ulb.Operation
+	of     *sampler // of latest; nil: Calls like it are not looked at
 }
 
-// A meaning says what Calls for an operation tell of names.
-type meaning uint8
-
-const (
-	nothing meaning = iota // they are not looked at
-	uses                   // of a file
-	tells                  // names
-	changes                // names
-)
-
-func meaningOf(o *ulb.Operation) meaning {
+// find returns the sampler of Calls for o, nil if they say nothing of names and files.
+func (s *samplers) find(o *ulb.Operation) *sampler {
 	switch {
 	case o.Program == oncrpc.ProgramMount && o.Name == "MNT":
-		return changes
+		return &s.changes
 	case o.Program != oncrpc.ProgramNFS || o.Version < 3:
-		return nothing
+		return nil
 	}
 	switch o.Name {
 	case "NULL", "GSS":
-		return nothing
+		return nil
 	case "CREATE", "MKDIR", "SYMLINK", "MKNOD", "REMOVE", "RMDIR", "RENAME", "LINK":
-		return changes
+		return &s.changes
 	case "LOOKUP", "READDIRPLUS", "READDIR", "OPEN", "COMPOUND":
-		return tells
+		return &s.tells
 	}
-	return uses
+	return &s.uses
 }
 
 // newSamplers returns samplers that look at a part of the Calls that use a file, and at all others; or that follow the
 // load, if part is 0.
 func newSamplers(part float64) samplers {
 	if part == 0 {
-		return samplers{tells: sampler{budget: nameBudget, weight: 1}, uses: sampler{budget: useBudget, weight: 1}}
+		return samplers{changes: newSampler(0, 1), tells: newSampler(nameBudget, 1), uses: newSampler(useBudget, 1)}
 	}
-	s := samplers{tells: sampler{weight: 1}, uses: sampler{weight: 1 / part}}
-	s.uses.draw()
-	return s
+	return samplers{changes: newSampler(0, 1), tells: newSampler(0, 1), uses: newSampler(0, 1/part)}
 }
 
 // looks reports whether a Call for o is looked at. told is set if it may tell names.
 func (s *samplers) looks(now int64, o *ulb.Operation) (looks, told bool) {
 	if o != s.latest {
-		s.latest, s.means = o, meaningOf(o)
+		s.latest, s.of = o, s.find(o)
 	}
-	k := &s.uses
-	switch s.means {
-	case nothing:
+	k := s.of
+	if k == nil {
 		return false, false
-	case changes:
-		s.weight = 1
-		return true, false
-	case tells:
-		k, told = &s.tells, true
 	}
-	if looks = k.looks(now); looks {
-		s.weight = k.weight
+	told = k == &s.tells
+	if k.passes(now) {
+		return false, told
 	}
-	return looks, told
+	s.weight = k.looks(now)
+	return s.weight > 0, told
 }

@@ -17,8 +17,8 @@ func TestSampleFollowsLoad(t *testing.T) {
 		most    int   // looked at in a period
 		atLeast int
 	}{
-		{"few", []int{100, 249, 200, 249}, 249, 798},
-		{"many", []int{20_000, 20_000, 20_000, 20_000, 20_000}, 1500, 1000},
+		{"few", []int{100, useBudget - 1, 120, useBudget - 1}, useBudget - 1, 220 + 2*(useBudget-1)},
+		{"many", []int{20_000, 20_000, 20_000, 20_000, 20_000}, 6 * useBudget, 4 * useBudget},
 		{"all at once", []int{0, 0, 100_000, 0, 0, 50, 50}, 2000, 100},
 		{"more and less", []int{1000, 50_000, 10, 10, 10, 10, 10}, 1500, 250},
 	} {
@@ -47,7 +47,7 @@ func TestSampleFollowsLoad(t *testing.T) {
 		if math.Abs(count-float64(calls)) > 5*math.Sqrt(variance) {
 			t.Errorf("%s: counted %v +- %v, want %d", v.name, count, 2*math.Sqrt(variance), calls)
 		}
-		if w := s.weight; v.rates[len(v.rates)-1] < useBudget/5 && w != 1 {
+		if w := s.uses.weight; v.rates[len(v.rates)-1] < useBudget/5 && w != 1 {
 			t.Errorf("%s: a Call still stands for %v", v.name, w)
 		}
 	}

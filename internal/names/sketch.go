@@ -30,8 +30,8 @@ func (t *tally) add(o *tally) {
 }
 
 type counter[K comparable] struct {
-	key K
-	at  int // in the heap
+	key   K
+	order float64 // in the heap: what count was when the counter was moved last, or less
 	tally
 }
 
@@ -49,13 +49,24 @@ func (s *sketch[K]) add(key K, u *tally) {
 		s.counters[key] = c
 		heap.Push(&s.lowest, c)
 	default:
-		c = s.lowest[0]
+		c = s.least()
 		delete(s.counters, c.key)
 		c.key, c.tally = key, tally{count: c.count, over: c.count}
 		s.counters[key] = c
 	}
 	c.tally.add(u)
-	heap.Fix(&s.lowest, c.at)
+}
+
+// least returns a counter with the lowest count. Only here counters are moved: counts do nothing but grow.
+func (s *sketch[K]) least() *counter[K] {
+	for {
+		c := s.lowest[0]
+		if c.order == c.count {
+			return c
+		}
+		c.order = c.count
+		heap.Fix(&s.lowest, 0)
+	}
 }
 
 // missing returns the most that a key without a counter can have.
@@ -63,14 +74,14 @@ func (s *sketch[K]) missing() float64 {
 	if len(s.lowest) < s.most {
 		return 0
 	}
-	return s.lowest[0].count
+	return s.least().count
 }
 
-// heaped is a heap.Interface: the counter with the lowest count is the first.
+// heaped is a heap.Interface: the counter with the lowest order is the first.
 type heaped[K comparable] []*counter[K]
 
 func (h heaped[K]) Len() int           { return len(h) }
-func (h heaped[K]) Less(i, j int) bool { return h[i].count < h[j].count }
-func (h heaped[K]) Swap(i, j int)      { h[i], h[j] = h[j], h[i]; h[i].at, h[j].at = i, j }
-func (h *heaped[K]) Push(x any)        { c := x.(*counter[K]); c.at = len(*h); *h = append(*h, c) }
+func (h heaped[K]) Less(i, j int) bool { return h[i].order < h[j].order }
+func (h heaped[K]) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *heaped[K]) Push(x any)        { *h = append(*h, x.(*counter[K])) }
 func (h *heaped[K]) Pop() any          { panic("BUG: names: a counter never ends") }

@@ -30,6 +30,9 @@ func TestSketch(t *testing.T) {
 			t.Errorf("key %d: %v seconds", k, c.seconds)
 		}
 	}
+	if s.missing() > n/100 {
+		t.Errorf("the lowest of 100 counters has %v of %d", s.missing(), n)
+	}
 	for k, count := range exact {
 		if s.counters[k] == nil && count > s.missing() {
 			t.Errorf("key %d came %v times and has no counter; the lowest has %v", k, count, s.missing())

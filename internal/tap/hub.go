@@ -110,9 +110,9 @@ func (h *Hub) remove(at int) {
 // Looks is part of observe.Sampler.
 func (h *Hub) Looks(loop int, now int64, o *ulb.Operation) (lookers uint32) {
 	for m := h.used.Load(); m != 0; m &= m - 1 {
-		i := bits.TrailingZeros32(m)
-		if t := h.taps[i].Load(); t != nil && (t.sampler == nil || t.sampler.Looks(loop, now, o) != 0) {
-			lookers |= 1 << i
+		t := h.taps[bits.TrailingZeros32(m)%mostTaps].Load()
+		if t != nil && (t.sampler == nil || t.sampler.Looks(loop, now, o) != 0) {
+			lookers |= m & -m
 		}
 	}
 	return lookers
