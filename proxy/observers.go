@@ -61,7 +61,7 @@ func (c *call) tapped() bool { return c.usesSeldom && c.tap.Seen() }
 
 // showSent has the Tap see c on its connection to the upstream.
 func (a *account) showSent(c *call) {
-	if t := a.tap(); t != nil {
+	if t := a.tap(); t != nil && c.tap.SeenUpstream() {
 		v := c.tapUpstream()
 		t.Sent(c.conn, c.tap, &v)
 	}
@@ -69,7 +69,7 @@ func (a *account) showSent(c *call) {
 
 // showReplied has the Tap see the Reply of c, which has just come.
 func (a *account) showReplied(c *call) {
-	if t := a.tap(); t != nil {
+	if t := a.tap(); t != nil && c.tap.SeenUpstream() {
 		v := c.tapUpstream()
 		t.Replied(c.conn, c.tap, &v, false)
 	}

@@ -54,6 +54,9 @@ func (k *TapMark) PassOn(next *TapMark) {
 // Seen reports whether the Tap sees the Call.
 func (k *TapMark) Seen() bool { return k.wanted != 0 }
 
+// SeenUpstream reports whether the Tap sees the Call and its Reply on the connection to the upstream, too: Sent, Replied.
+func (k *TapMark) SeenUpstream() bool { return k.wanted != 0 && k.wanted&TapClientsAlone == 0 }
+
 // A Tapped is a connection that a Tap sees messages of.
 type Tapped interface {
 	// TapKey tells the connection from others.
@@ -127,9 +130,6 @@ func (t *LoopTap) Begun(from Tapped, c TapCall, v *TapView) (k TapMark) {
 
 // Sent has the Tap see the Call of k, which is sent on the connection from.
 func (t *LoopTap) Sent(from Tapped, k TapMark, v *TapView) {
-	if k.wanted&TapClientsAlone != 0 {
-		return
-	}
 	m := t.begin(t.connection(from, k.wanted), t.one(v.Message))
 	m.ofCall(k, v)
 	m.Out, m.Granted, m.Outstanding = true, v.Granted, v.Outstanding
@@ -147,9 +147,6 @@ func (t *LoopTap) Sent(from Tapped, k TapMark, v *TapView) {
 
 // Replied has the Tap see the Reply to the Call of k on the connection from, which it leaves the proxy on if out is set.
 func (t *LoopTap) Replied(from Tapped, k TapMark, v *TapView, out bool) {
-	if !out && k.wanted&TapClientsAlone != 0 {
-		return
-	}
 	m := t.begin(t.connection(from, k.wanted), v.Reply)
 	m.Call, m.Wanted, m.Reply, m.Out = k.id, k.wanted, true, out
 	m.Granted, m.Outstanding, m.Operation = v.Granted, v.Outstanding, v.operation()
