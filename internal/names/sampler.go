@@ -12,7 +12,7 @@ import (
 // The budgets of a sample that follows the load: how many Calls of a loop are looked at in a period, about.
 const (
 	period     = int64(100 * time.Millisecond)
-	useBudget  = 160
+	useBudget  = 120
 	nameBudget = 2000
 )
 

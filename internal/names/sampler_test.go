@@ -17,7 +17,7 @@ func TestSampleFollowsLoad(t *testing.T) {
 		most    int   // looked at in a period
 		atLeast int
 	}{
-		{"few", []int{100, useBudget - 1, 120, useBudget - 1}, useBudget - 1, 220 + 2*(useBudget-1)},
+		{"few", []int{80, useBudget - 1, 100, useBudget - 1}, useBudget - 1, 180 + 2*(useBudget-1)},
 		{"many", []int{20_000, 20_000, 20_000, 20_000, 20_000}, 6 * useBudget, 4 * useBudget},
 		{"all at once", []int{0, 0, 100_000, 0, 0, 50, 50}, 2000, 100},
 		{"more and less", []int{1000, 50_000, 10, 10, 10, 10, 10}, 1500, 250},
