@@ -10,17 +10,10 @@ import (
 const (
 	opCreate    = 6
 	opLink      = 11
-	opLookup    = 15
-	opLookupp   = 16
 	opOpen      = 18
 	opOpenAttr  = 19
-	opPutFH     = 22
-	opPutPubFH  = 23
-	opPutRootFH = 24
 	opRemove    = 28
 	opRename    = 29
-	opRestoreFH = 31
-	opSaveFH    = 32
 	opSetAttr   = 34
 	opWrite     = 38
 	opCopy      = 60
@@ -37,33 +30,19 @@ var changes4 = [...]bool{
 	59 /* ALLOCATE */ : true, opCopy: true, 62 /* DEALLOCATE */ : true, opWriteSame: true, opClone: true, opSetXAttr: true, opDelXAttr: true,
 }
 
-// class returns what an operation of NFSv4 is whose arguments are at pos, and the name that an OPEN is about. ok is false
-// if it has none.
-func class(number uint32, m []byte, pos int) (k Classes, name string, ok bool) {
+// class returns what an operation of NFSv4 is whose arguments are at pos.
+func class(number uint32, m []byte, pos int) (k Classes) {
+	x := xdr.NewCursor(m, pos)
 	switch {
 	case number == opOpen:
-		x := xdr.NewCursor(m, pos)
-		return open(m, &x)
-	case number == opOpenAttr:
-		if x := xdr.NewCursor(m, pos); x.Uint32() != 0 {
-			k = Changes
+		k = Opens
+		if creates, _ := nfs.OpenName(&x); creates {
+			k |= Changes
 		}
-	case number < uint32(len(changes4)) && changes4[number]:
+	case number == opOpenAttr && x.Uint32() != 0, number < uint32(len(changes4)) && changes4[number]:
 		k = Changes
 	}
-	return k, "", false
-}
-
-// open reads the arguments of an OPEN.
-func open(m []byte, x *xdr.Cursor) (k Classes, name string, ok bool) {
-	creates, named := nfs.OpenName(x)
-	if k = Opens; creates {
-		k |= Changes
-	}
-	if !named {
-		return k, "", false
-	}
-	return k, opaque(m, x, maxText), true
+	return k
 }
 
 // compound fills in the operations of a COMPOUND that are of interest, or all if denials are chosen.
@@ -75,8 +54,7 @@ func (c *call) compound(h *oncrpc.Call, chosen Classes, start, end int) {
 	count, read := x.Uint32(), uint32(0)
 	wanted := chosen&Denials != 0
 	nfs.EachOperation(m, start, func(number uint32, pos int) bool {
-		k, _, _ := class(number, m, pos)
-		wanted = wanted || k&chosen != 0
+		wanted = wanted || class(number, m, pos)&chosen != 0
 		read++
 		return true
 	})
@@ -113,38 +91,31 @@ func (t *tracker) enter(name string) {
 // operation returns the operation whose arguments are at pos, and does to the filehandles what it does.
 func (t *tracker) operation(number uint32, m []byte, pos int) (o operation, k Classes) {
 	x := xdr.NewCursor(m, pos)
-	k, name, named := class(number, m, pos)
+	k = class(number, m, pos)
 	o = operation{index: t.index, name: nfs.OperationName(number), class: k, at: t.current}
-	switch number {
-	case opPutFH:
-		t.current = place{handle: opaque(m, &x, maxHandle)}
-	case opPutPubFH, opPutRootFH:
+	switch move, octets := nfs.MoveOf(number, m, pos); move {
+	case nfs.Puts:
+		t.current = place{handle: cut(octets, maxHandle)}
+	case nfs.PutsRoot:
 		t.current = place{rooted: true}
-	case opRestoreFH:
-		t.current = t.saved
-	case opSaveFH:
+	case nfs.Saves:
 		t.saved = t.current
-	case opLookup:
-		o.at.entry(m, &x)
+	case nfs.Restores:
+		t.current = t.saved
+	case nfs.Enters:
+		o.at.name, o.at.named = cut(octets, maxText), true
 		t.enter(o.at.name)
-	case opLookupp:
+	case nfs.GoesUp:
 		t.enter("..")
-	case opOpenAttr:
+	case nfs.EntersAttrs:
 		t.enter("(named attributes)")
-	case opOpen:
-		if named {
-			o.at.name, o.at.named = name, true
-			t.enter(name)
-		}
+	case nfs.Stays:
+	}
+	switch number {
 	case opCreate:
-		switch x.Uint32() {
-		case 5:
+		if x.Uint32() == 5 { // NF4LNK
 			o.target = opaque(m, &x, maxText)
-		case 3, 4:
-			x.Skip(8)
 		}
-		o.at.entry(m, &x)
-		t.enter(o.at.name)
 	case opRemove:
 		o.at.entry(m, &x)
 	case opSetXAttr:

@@ -75,10 +75,15 @@ func opaque(m []byte, x *xdr.Cursor, most int) string {
 	if !x.OK() {
 		return ""
 	}
-	if n > most {
-		return string(m[pos:pos+most]) + "..."
+	return cut(m[pos:pos+n], most)
+}
+
+// cut returns b, or its beginning if it has more octets than most.
+func cut(b []byte, most int) string {
+	if len(b) > most {
+		return string(b[:most]) + "..."
 	}
-	return string(m[pos : pos+n])
+	return string(b)
 }
 
 // handle consumes a file handle.

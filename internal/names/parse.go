@@ -86,11 +86,11 @@ func firstHandle(c *oncrpc.Call, call []byte, a xdr.Cursor) (h []byte) {
 		h = opaque(call, &a)
 	case c.Version == 4:
 		nfs.EachOperation(call, a.Pos(), func(number uint32, pos int) bool {
-			if number != 22 { // PUTFH
+			move, octets := nfs.MoveOf(number, call, pos)
+			if move != nfs.Puts {
 				return true
 			}
-			x := xdr.NewCursor(call, pos)
-			h = opaque(call, &x)
+			h = octets
 			return false
 		})
 	}
@@ -302,33 +302,25 @@ func (p *parsed) v4(call, reply []byte, args, results int) {
 		if next == len(p.ops) || p.ops[next].number != number || status != 0 {
 			return false
 		}
-		a, x := xdr.NewCursor(call, p.ops[next].pos), xdr.NewCursor(reply, pos)
+		arguments := p.ops[next].pos
+		a, x := xdr.NewCursor(call, arguments), xdr.NewCursor(reply, pos)
 		next++
-		switch number {
-		case 22: // PUTFH
-			current = filehandle{handle: opaque(call, &a)}
-		case 23, 24: // PUTPUBFH, PUTROOTFH
+		switch move, octets := nfs.MoveOf(number, call, arguments); move {
+		case nfs.Puts:
+			current = filehandle{handle: octets}
+		case nfs.PutsRoot:
 			current = filehandle{rooted: true}
-		case 31: // RESTOREFH
+		case nfs.Restores:
 			current = saved
-		case 32: // SAVEFH
+		case nfs.Saves:
 			saved = current
-		case 15: // LOOKUP
-			current = current.enter(opaque(call, &a))
-		case 16, 19: // LOOKUPP, OPENATTR
+		case nfs.Enters:
+			current = current.enter(octets)
+		case nfs.GoesUp, nfs.EntersAttrs:
 			current = filehandle{}
-		case 18: // OPEN
-			if name, ok := openName(call, &a); ok {
-				current = current.enter(name)
-			}
-		case 6: // CREATE
-			switch a.Uint32() {
-			case 5:
-				a.Opaque()
-			case 3, 4:
-				a.Skip(8)
-			}
-			current = current.enter(opaque(call, &a))
+		case nfs.Stays:
+		}
+		switch number {
 		case 10: // GETFH
 			p.getfh(&current, opaque(reply, &x))
 		case 9: // GETATTR
@@ -381,15 +373,6 @@ func (p *parsed) getfh(f *filehandle, h []byte) {
 		p.child(h, f.dir, f.path)
 	}
 	*f = filehandle{handle: h}
-}
-
-// openName returns the name of an OPEN of a name in the current directory. ok is false for the claims that are about the
-// current filehandle itself.
-func openName(m []byte, a *xdr.Cursor) (name []byte, ok bool) {
-	if _, ok = nfs.OpenName(a); !ok {
-		return nil, false
-	}
-	return opaque(m, a), true
 }
 
 // widths4 are the octets of the attributes of NFSv4 up to 18 that are as long always: RFC 7530 Section 5.

@@ -346,41 +346,11 @@ func (c *toucher) compound(m []byte, a *xdr.Cursor) bool {
 		if o.args.Walk(&w); !w.OK() {
 			return false
 		}
-		x := xdr.NewCursor(m, pos)
 		changes := !o.keeps && (o.keepsIf == nil || !o.keepsIf(m, pos))
 		switch number {
-		case opPutFH:
-			at, n := x.Opaque()
-			current = c.of(m[at : at+n])
-		case opPutPubFH, opPutRootFH:
-			current = standpoint{c.known.root | Elsewhere, false}
-		case opRestoreFH:
-			current = saved
-		case opSaveFH:
-			saved = current
-		case opGetFH:
-		case opAccess, opGetattr, opNverify, opSecinfo, opSecinfoNoName, opVerify:
+		case opPutFH, opPutPubFH, opPutRootFH, opRestoreFH, opSaveFH, opGetFH:
+		case opAccess, opGetattr, opLookup, opLookupp, opNverify, opSecinfo, opSecinfoNoName, opVerify:
 			c.look(current)
-		case opLookup:
-			c.look(current)
-			current = c.enter(current, m, &x)
-		case opLookupp:
-			c.look(current)
-			current = standpoint{^uint64(0), false}
-		case opOpen:
-			c.touch(current, changes)
-			if _, named := OpenName(&x); named {
-				current = c.enter(current, m, &x)
-			}
-		case opCreate:
-			c.touch(current, true)
-			switch x.Uint32() {
-			case 5:
-				x.Opaque()
-			case 3, 4:
-				x.Skip(8)
-			}
-			current = c.enter(current, m, &x)
 		case opLink, opRename:
 			c.touch(saved, true)
 			c.touch(current, true)
@@ -389,6 +359,21 @@ func (c *toucher) compound(m []byte, a *xdr.Cursor) bool {
 			c.touch(current, true)
 		default:
 			c.touch(current, changes)
+		}
+		switch move, octets := MoveOf(number, m, pos); move {
+		case Puts:
+			current = c.of(octets)
+		case PutsRoot:
+			current = standpoint{c.known.root | Elsewhere, false}
+		case Restores:
+			current = saved
+		case Saves:
+			saved = current
+		case Enters:
+			current = c.enter(current, octets)
+		case GoesUp:
+			current = standpoint{^uint64(0), false}
+		case Stays, EntersAttrs: // named attributes are in the export of their file
 		}
 	}
 	return w.Len() == 0
@@ -401,16 +386,12 @@ func (c *toucher) look(s standpoint) {
 	}
 }
 
-// enter consumes a name, and returns where it leads from s.
-func (c *toucher) enter(s standpoint, m []byte, x *xdr.Cursor) standpoint {
-	pos, n := x.Opaque()
-	if !x.OK() {
-		return standpoint{^uint64(0), false}
-	}
+// enter returns where a name leads from s.
+func (c *toucher) enter(s standpoint, name []byte) standpoint {
 	s.sure = false
 	s.may |= c.known.named
 	for i, p := range c.x.paths {
-		if path.Base(p) == string(m[pos:pos+n]) {
+		if path.Base(p) == string(name) {
 			s.may |= 1 << i
 		}
 	}

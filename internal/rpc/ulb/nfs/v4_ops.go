@@ -13,6 +13,7 @@ const (
 	opLookupp           = 16
 	opNverify           = 17
 	opOpen              = 18
+	opOpenattr          = 19
 	opPutFH             = 22
 	opPutPubFH          = 23
 	opPutRootFH         = 24
