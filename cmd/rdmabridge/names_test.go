@@ -55,7 +55,7 @@ control: {path: %q}
 	if code, _, errOut := run("capture", "--socket", sock, "-w", filepath.Join(dir, "no.pcapng"), "--export", "/"); code != 1 || !strings.Contains(errOut, "set names.mode to on") {
 		t.Errorf("names are off, and capture --export says %d %s", code, errOut)
 	}
-	x.reload(text+"names: {mode: on, metrics: [/]}\n", `"setting":"names.mode","old":"off","new":"on"`)
+	x.reload(text+"names: {sample: 100%, mode: on, metrics: [/]}\n", `"setting":"names.mode","old":"off","new":"on"`)
 	stopCapture := startCaptureCommand(t, "--socket", sock, "-w", filepath.Join(dir, "c.pcapng"))
 	stopData := startCaptureCommand(t, "--socket", sock, "-w", filepath.Join(dir, "d.pcapng"), "--path", "/da*", "--export", "/", "--operation", "READ,WRITE", "--leg", "clients")
 	_, port, err := net.SplitHostPort(x.b.proxy.Addr("nfs"))
@@ -129,12 +129,12 @@ control: {path: %q}
 	if len(exports("calls")) != 1 {
 		t.Errorf("Calls of exports: %q", exports("calls"))
 	}
-	x.reload(text+"names: {mode: on, metrics: [/other]}\n", `"setting":"names.metrics"`)
+	x.reload(text+"names: {sample: 100%, mode: on, metrics: [/other]}\n", `"setting":"names.metrics"`)
 	want("read_bytes")
 	if s := top("--files"); !strings.Contains(s, "/data") {
 		t.Errorf("other metrics, and top has forgotten:\n%s", s)
 	}
-	x.reload(text+"names: {mode: on, metrics: [/]}\n", `"setting":"names.metrics"`)
+	x.reload(text+"names: {sample: 100%, mode: on, metrics: [/]}\n", `"setting":"names.metrics"`)
 	if out, err := exec.Command("nfs-cp", url, local+"4").CombinedOutput(); err != nil {
 		t.Fatalf("nfs-cp: %v: %s", err, out)
 	}
@@ -150,12 +150,12 @@ control: {path: %q}
 		must(t, json.NewDecoder(r.Body).Decode(&d))
 		return d.Names
 	}
-	x.reload(text+"names: {mode: on, page: on}\n", `"setting":"names.page","old":"off","new":"on"`)
+	x.reload(text+"names: {sample: 100%, mode: on, page: on}\n", `"setting":"names.page","old":"off","new":"on"`)
 	testkit.Eventually(t, "names are on the page", func() bool {
 		n := page()
 		return n != nil && slices.ContainsFunc(n.Files, func(h status.Hot) bool { return h.Path == "/data" }) && len(n.Exports) == 1
 	})
-	x.reload(text+"names: {mode: on}\n", `"setting":"names.page","old":"on","new":"off"`)
+	x.reload(text+"names: {sample: 100%, mode: on}\n", `"setting":"names.page","old":"on","new":"off"`)
 	testkit.Eventually(t, "names are not on the page", func() bool { return page() == nil })
 	x.reload(text, `"setting":"names.mode","old":"on","new":"off"`)
 	want("read_bytes")

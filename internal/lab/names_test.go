@@ -47,7 +47,7 @@ func learningBridge(t *testing.T) (g *guest, b *bridgeProcess) {
 	g.launch(t)
 	b = newBridgeProcess(t, g)
 	b.noProbes(t)
-	b.configure(t, upstreamsKey, "names: {mode: on}\n"+upstreamsKey)
+	b.configure(t, upstreamsKey, "names: {mode: on, sample: 100%}\n"+upstreamsKey)
 	g.ready(t)
 	return g, b
 }
