@@ -1,11 +1,13 @@
 package main
 
 import (
+	"os"
+
 	"github.com/rdmabridge/rdmabridge/internal/handover"
 	"github.com/rdmabridge/rdmabridge/internal/loop"
 )
 
-// handedOver returns a duplicate of every socket that this process listens on.
+// handedOver returns a duplicate of every socket that this process listens on, and a pipe for the names that it has learned.
 func (b *bridge) handedOver() *handover.State {
 	s := &handover.State{Ready: b.proxy.Ready() == nil, Identity: b.identity}
 	for address, socket := range b.proxy.Sockets() {
@@ -15,6 +17,12 @@ func (b *bridge) handedOver() *handover.State {
 	if b.admin != nil {
 		f, err := loop.Duplicate(b.admin.Socket())
 		s.Add(handover.KindAdmin, b.admin.Address(), f, err)
+	}
+	if w := b.names.Load(); w != nil {
+		in, out, err := os.Pipe()
+		if s.Add(handover.KindNames, "", in, err); err == nil {
+			w.Tell(out)
+		}
 	}
 	b.locks.mu.Lock()
 	defer b.locks.mu.Unlock()

@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/rdmabridge/rdmabridge/internal/control"
@@ -165,4 +166,50 @@ control: {path: %q}
 	if n := x.b.taps.Running(); n != 0 {
 		t.Errorf("%d Taps are left", n)
 	}
+}
+
+// TestNamesHandover: a process that takes over knows the names that the one before it has learned.
+func TestNamesHandover(t *testing.T) {
+	t.Parallel()
+	testkit.Needs(t, "nfs-cp")
+	dir := t.TempDir()
+	file, sock, addr, local := filepath.Join(dir, "bridge.yaml"), filepath.Join(dir, "c.sock"), testkit.FreeAddr(t), filepath.Join(dir, "data")
+	write(t, file, fmt.Sprintf(`
+listeners: [{name: nfs, address: %q, upstream: s}]
+upstreams: [{name: s, transport: tcp, endpoints: [%q]}]
+admin: {address: none}
+control: {path: %s}
+memory: {budget: 256MiB}
+handover: {path: %s/h.sock}
+names: {mode: on}
+`, addr, startDemoNFS(t, demo.Options{}), sock, dir))
+	write(t, local, "some data")
+	log := newLogFile(t)
+	p := startProcess(t, log, "serve", "-c", file)
+	p.says(`"message":"connected to upstream"`)
+	p.says(`"event":"control_listening"`)
+	_, port, err := net.SplitHostPort(addr)
+	must(t, err)
+	if out, err := exec.Command("nfs-cp", local, fmt.Sprintf("nfs://127.0.0.1//data?nfsport=%s&mountport=%s", port, port)).CombinedOutput(); err != nil {
+		t.Fatalf("nfs-cp: %v: %s", err, out)
+	}
+	known := func() (n status.Names) {
+		c := control.NewClient(sock)
+		defer c.Close()
+		must(t, c.Get(t.Context(), names.Path, &n))
+		return n
+	}
+	before := known()
+	if before.Known < 2 || len(before.Files) == 0 {
+		t.Fatalf("%+v", before)
+	}
+	p.cmd.Process.Signal(syscall.SIGUSR2)
+	p.says(`"message":"take-over complete"`)
+	if err := p.exit(); err != nil {
+		t.Errorf("the old process: %v", err)
+	}
+	if after := known(); after.Known != before.Known || len(after.Files) != 0 {
+		t.Errorf("%d names were known, and are %d in the process that has taken over: %+v", before.Known, after.Known, after)
+	}
+	syscall.Kill(successorPID(t, log), syscall.SIGTERM)
 }

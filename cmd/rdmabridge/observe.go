@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"time"
 
 	"github.com/rdmabridge/rdmabridge/cmd/rdmabridge/internal/translate"
 	"github.com/rdmabridge/rdmabridge/configs"
@@ -180,6 +181,10 @@ func (b *bridge) prepareAudit(c *configs.AuditLog, n *configs.Names) (a *auditor
 	return a, nil, nil
 }
 
+// hearNames is how long a process waits for the names that the one before it knows, before it serves. What comes later is
+// learned, too.
+const hearNames = 5 * time.Second
+
 // prepareNames returns what learns names as c says, which may be what is in force, or nil for none.
 func (b *bridge) prepareNames(c *configs.Names) (*learner, error) {
 	switch {
@@ -196,6 +201,9 @@ func (b *bridge) prepareNames(c *configs.Names) (*learner, error) {
 		b.metrics.Counter(metrics.ListenerExportWrittenBytes, listener, export).Add(written)
 	}
 	l := &learner{Watch: names.Start(o)}
+	if in := b.inherited.Names(); in != nil {
+		l.Hear(in, hearNames)
+	}
 	var err error
 	if l.remove, err = b.taps.Add(l); err != nil {
 		l.Close()

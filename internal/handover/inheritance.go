@@ -189,6 +189,9 @@ func (in *Inheritance) NLM(address string) (*net.TCPListener, *net.UDPConn, erro
 	return in.both(KindNLM, KindNLMUDP, address)
 }
 
+// Names returns the pipe through which the old process tells the names that it has learned, or nil if there is none.
+func (in *Inheritance) Names() *os.File { return in.remove(KindNames, "") }
+
 func (in *Inheritance) both(kind, kindUDP, address string) (*net.TCPListener, *net.UDPConn, error) {
 	tcp, err := in.tcp(kind, address)
 	if tcp == nil || err != nil {

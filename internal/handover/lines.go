@@ -40,7 +40,7 @@ const (
 	readyTimeout = 30 * time.Second
 )
 
-// The kinds of sockets.
+// The kinds of sockets, and of a pipe.
 const (
 	KindListener   = "listener"
 	KindAdmin      = "admin"
@@ -48,6 +48,7 @@ const (
 	KindRPCBindUDP = "rpcbind-udp"
 	KindNLM        = "nlm"
 	KindNLMUDP     = "nlm-udp"
+	KindNames      = "names" // a pipe, of names.Watch.Tell
 )
 
 // A handedSocket names one socket of a hand-over.

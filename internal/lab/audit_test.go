@@ -58,7 +58,7 @@ kill $watch
 cat /tmp/watched' sh`
 
 // TestLabAudit: the audit log has what fanotify has seen at the server, each change once and with its user and path, while its file
-// is moved and changed by reloads, and while its disk is full: with deny, clients wait and nothing is missing; with drop, the
+// is moved and changed by reloads, while another process takes over, and while its disk is full: with deny, clients wait and nothing is missing; with drop, the
 // log says how many lines are missing. The server does not tell how often data or attributes have changed: the client's own
 // count and auditScript do.
 func TestLabAudit(t *testing.T) {
@@ -74,7 +74,8 @@ func TestLabAudit(t *testing.T) {
 		return fmt.Sprintf("log: {level: info, format: json, audit: {operations: [changes], on_failure: %s, path: %s}}\n", onFailure, to)
 	}
 	now := logTo("deny", file("first"))
-	b.configure(t, before, "hardening: off\n"+now) // or the bridge could not open /dev/full
+	sockets := t.TempDir()
+	b.configure(t, before, fmt.Sprintf("hardening: off\nhandover: {path: %s/h}\n", sockets)+now) // or the bridge could not open /dev/full
 	b.configure(t, upstreamsKey, "names: {mode: on}\n"+upstreamsKey)
 	change := func(onFailure, to string) {
 		t.Helper()
@@ -98,7 +99,7 @@ func TestLabAudit(t *testing.T) {
 		t.Run(v.vers+" "+v.onFailure, func(t *testing.T) {
 			first, second := file(fmt.Sprint("a", i)), file(fmt.Sprint("b", i))
 			change(v.onFailure, first)
-			lines, refused, dropped := len(logged()), b.metric(t, "audit_refused_calls_total"), b.metric(t, "audit_dropped_lines_total")
+			lines := len(logged())
 			j := g.begin(t, strings.Replace(far.script(auditScript, v.vers), "audit-$vers", fmt.Sprintf("audit-$vers-%d", i), 1))
 			waitFor(t, patience, "changes", func() bool { return len(logged()) >= lines+20 })
 			if err := os.Rename(first, first+".1"); err != nil { // as logrotate does
@@ -106,6 +107,8 @@ func TestLabAudit(t *testing.T) {
 			}
 			_ = b.process.cmd.Process.Signal(syscall.SIGHUP)
 			waitFor(t, patience, "a new file", func() bool { _, err := os.Stat(first); return err == nil })
+			b.handOver(t)
+			refused, dropped := b.metric(t, "audit_refused_calls_total"), b.metric(t, "audit_dropped_lines_total")
 			waitFor(t, patience, "all files", func() bool { return j.said("unpacked") })
 			change(v.onFailure, "/dev/full")
 			waitFor(t, patience, "the reload", func() bool { return bytes.Count(b.process.output(), []byte(`"old":"`+first)) > 0 })

@@ -119,9 +119,9 @@ func newBridgeOf(t *testing.T, binary string, port, admin int, text string) *bri
 	return b
 }
 
-func (b *bridgeProcess) start(t *testing.T) {
-	t.Helper()
-	b.process = start(b.owner, b.binary, "serve", "-c", b.config)
+// launch starts a process of the bridge.
+func (b *bridgeProcess) launch(args ...string) {
+	b.process = start(b.owner, b.binary, append([]string{"serve", "-c", b.config}, args...)...)
 	b.started = time.Now()
 	b.read = 0
 	log := b.process
@@ -130,6 +130,22 @@ func (b *bridgeProcess) start(t *testing.T) {
 			b.owner.Logf("the bridge's log:\n%s", tail(log.output(), 60))
 		}
 	})
+}
+
+// handOver has another process take over from the bridge's, and waits until that has ended. The file has handover.path.
+func (b *bridgeProcess) handOver(t *testing.T) {
+	t.Helper()
+	old := b.process
+	b.launch("--takeover")
+	waitFor(t, patience, "the end of the process that hands over", func() bool { return !old.alive() || !b.process.alive() })
+	if old.alive() || old.err != nil {
+		t.Fatalf("hand-over: %v\n%s", old.err, b.process.output())
+	}
+}
+
+func (b *bridgeProcess) start(t *testing.T) {
+	t.Helper()
+	b.launch()
 	waitFor(t, 30*time.Second, "the bridge", func() bool {
 		if !b.process.alive() {
 			t.Fatalf("the bridge ended:\n%s", b.process.output())

@@ -8,10 +8,13 @@ type book struct {
 	exports *exports
 }
 
-// read learns what p says, which a client of a listener has brought.
-func (b *book) read(client netip.Addr, listener string, p *parsed) {
+// read learns what p says, which a client of a listener has brought, and tells it to t, if that is not nil.
+func (b *book) read(client netip.Addr, listener string, p *parsed, t *teller) {
 	for i := range p.facts {
 		b.learn(client, listener, &p.facts[i])
+		if t != nil {
+			t.learned(client, listener, &p.facts[i])
+		}
 	}
 }
 
@@ -20,12 +23,15 @@ func (b *book) learn(client netip.Addr, listener string, f *fact) {
 	t := b.table
 	at := func(dir, name []byte) place { return place{string(t.at(listener, dir)), string(name)} }
 	switch f.kind {
-	case named:
+	case named, entered:
 		in := place{name: string(f.name)}
 		if f.dir != nil {
 			in = at(f.dir, f.name)
 		}
-		t.put(client, listener, f.handle, in, false)
+		if e := t.put(client, listener, f.handle, in, f.mounted); f.nameless {
+			t.unlink(e)
+			e.removed = f.removed
+		}
 	case gone:
 		t.remove(at(f.dir, f.name))
 	case moved:
@@ -42,6 +48,7 @@ func (b *book) learn(client netip.Addr, listener string, f *fact) {
 		}
 	case within:
 		b.within(listener, f)
+	case all: // nothing is learned
 	}
 }
 

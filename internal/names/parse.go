@@ -10,12 +10,14 @@ import (
 type kind uint8
 
 const (
-	named  kind = iota // handle is name in dir; without dir, name is a path from the root that NFSv4 begins at
-	gone               // name in dir is removed
-	moved              // name in dir is toName in toDir now
-	mount              // handle is the root of the export whose path is name, by MOUNT of NFSv3
-	mount4             // handle is the root of NFSv4, where name is "/"
-	within             // handle is in the file system fsid
+	named   kind = iota // handle is name in dir; without dir, name is a path from the root that NFSv4 begins at
+	gone                // name in dir is removed
+	moved               // name in dir is toName in toDir now
+	mount               // handle is the root of the export whose path is name, by MOUNT of NFSv3
+	mount4              // handle is the root of NFSv4, where name is "/"
+	within              // handle is in the file system fsid
+	entered             // as named, and what table has it marked with; only of a hand-over, as is the next one
+	all                 // everything that was known was told
 )
 
 // A fact is what one Call and its Reply say of handles and names. Its octets belong to the messages.
@@ -25,6 +27,8 @@ type fact struct {
 	dir, name     []byte
 	toDir, toName []byte
 	fsid          fsid
+
+	mounted, removed, nameless bool // of entered: as in a table; nameless: another handle has the place, or none
 }
 
 // An fsid names a file system of a server. That of NFSv3 has no minor. A server may tell clients of NFSv3 another one than

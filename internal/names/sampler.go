@@ -30,7 +30,7 @@ type sampler struct {
 
 // newSampler returns a sampler with a budget, or one that looks at one of weight Calls.
 func newSampler(budget, weight float64) sampler {
-	s := sampler{budget: budget, weight: weight}
+	s := sampler{budget: budget, weight: weight, ends: period}
 	if budget == 0 {
 		s.ends = math.MaxInt64
 	}

@@ -1,6 +1,7 @@
 package names
 
 import (
+	"io"
 	"net/netip"
 	"sync"
 	"time"
@@ -43,6 +44,8 @@ type Watch struct {
 	parsed parsed
 	missed uint64 // that Missed was told of
 	opaque uint64
+	teller *teller   // nil for none
+	hears  io.Closer // nil for none
 
 	counted map[string]bool // the paths of Count
 	uses    map[used]*tally // of these; what Used was not told of yet
@@ -65,6 +68,14 @@ func Start(o Options) *Watch {
 func (w *Watch) Close() {
 	close(w.stop)
 	<-w.done
+	if told := w.end(); told != nil {
+		<-told
+	}
+}
+
+// end reads all queues for the last time, and closes what other processes know w by. If what it has read is still to be
+// told, it was when told is closed.
+func (w *Watch) end() (told <-chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.closed = true
@@ -74,6 +85,10 @@ func (w *Watch) Close() {
 	for range w.queues { // each is shorter than a turn
 		w.drain()
 	}
+	if w.hears != nil {
+		_ = w.hears.Close()
+	}
+	return w.endTelling()
 }
 
 // Looks is part of observe.Sampler.
@@ -161,7 +176,7 @@ func (w *Watch) take(r *record) {
 		w.opaque++
 	}
 	own := p.own()
-	w.book.read(r.client, r.listener, p)
+	w.book.read(r.client, r.listener, p, w.teller)
 	if p.handle == nil || len(p.handle) > maxHandle {
 		return
 	}
