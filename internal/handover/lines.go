@@ -4,7 +4,8 @@
 // its listening sockets. For a moment both processes accept connections on these
 // sockets. No client is refused, because the sockets are never closed. When the new
 // process can serve, it says so, and the old process stops accepting and drains. If the
-// new process exits before that, the old process continues unchanged.
+// new process exits before that, the old process continues unchanged. What the old one has learned of names comes through a
+// pipe, which is handed over as a socket is.
 //
 //	new: {"version":1,"pid":P}
 //	old: {"version":1,"pid":P,"ready":true,"sockets":[...],"identity":"..."}, with a descriptor for each
