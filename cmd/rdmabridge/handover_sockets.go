@@ -21,7 +21,9 @@ func (b *bridge) handedOver() *handover.State {
 	if w := b.names.Load(); w != nil {
 		in, out, err := os.Pipe()
 		if s.Add(handover.KindNames, "", in, err); err == nil {
-			w.Tell(out)
+			w.Tell(out, func() {
+				b.log.Warn().Str("event", "handover_names").Msg("hand-over: the other process does not get all names; it learns them again when clients look them up")
+			})
 		}
 	}
 	b.locks.mu.Lock()

@@ -37,8 +37,8 @@ type State struct {
 	err     error
 }
 
-// Add adds a socket, for address as the configuration has it. It takes f, which is of loop.Duplicate. An error makes
-// the hand-over fail.
+// Add adds a socket, for address as the configuration has it, or the pipe. It takes f; that of a socket is of loop.Duplicate. An
+// error makes the hand-over fail.
 func (s *State) Add(kind, address string, f *os.File, err error) {
 	if err != nil {
 		s.err = errors.Join(s.err, err)
@@ -216,9 +216,10 @@ func (h *Server) send(c *net.UnixConn) error {
 	if err != nil {
 		return err
 	}
+	// Those of loop.Duplicate stay nonblocking. The pipe does not, and the new process sets that again.
 	fds := make([]int, len(s.files))
 	for i, f := range s.files {
-		fds[i] = int(f.Fd()) // of loop.Duplicate: this makes no socket blocking
+		fds[i] = int(f.Fd())
 	}
 	_, _, err = c.WriteMsgUnix(append(line, '\n'), unix.UnixRights(fds...), nil)
 	return err

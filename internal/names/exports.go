@@ -21,6 +21,7 @@ const (
 type exports struct {
 	systems  map[system][]top     // their exports that are known
 	prefixes [2]map[string]system // as NFSv3 and NFSv4 tell, by listener and beginning of a handle
+	changes  uint64               // of prefixes
 }
 
 // A top is what clients mount, or the directory that a file system of NFSv4 begins with.
@@ -57,8 +58,10 @@ func (x *exports) begins(key []byte, s system) {
 	switch {
 	case !ok && len(prefixes) < mostSystems:
 		prefixes[string(p)] = s
-	case ok && old != s:
+		x.changes++
+	case ok && old != s && old.fsid.version != 0:
 		prefixes[string(p)] = system{} // several file systems have it
+		x.changes++
 	}
 }
 

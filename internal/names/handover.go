@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
 )
 
@@ -18,48 +20,54 @@ import (
 //
 // A process that takes over from another one gets what that has learned, and what that still learns while it drains. So
 // clients that know a file go on with it, and its path is known here, too. It comes through a pipe, as facts: those that
-// make the table of the other process first, then each that it learns. Counts are not handed over.
+// make the table of the other process first, then each that changes something in it. Counts are not handed over.
+//
+// For a while both processes have clients. Of what both say of a handle or a name, what was so later counts: facts have the
+// time of their Replies. The old process does not hear of the new one.
 
 const (
 	tellEvery  = 10 * time.Millisecond // how often what was learned is written
-	mostUntold = 4 << 20               // octets of it that wait to be written
-	tellMany   = 64 << 10              // octets of the table that are written at a time
+	mostTold   = 1 << 20               // entries of the table
+	tellMany   = 64 << 10              // octets of it that are written at a time
+	mostUntold = 2 << 20               // octets of what was learned that wait, and that are being written
 	mostRecord = 16 << 10              // octets
-	lastWords  = time.Second           // how long Close waits for a reader
+	lastWords  = 5 * time.Second       // how long Close waits for a reader
 )
 
 // A teller writes what a Watch knows and learns.
 type teller struct {
 	out  *os.File
+	late func()        // called once if the reader is too slow: it does not get all
 	end  chan struct{} // closed when nothing more is learned
 	done chan struct{} // closed when the goroutine has ended
 
-	known []known // the goroutine's
-
 	// Watch.mu guards these.
 	pending facts
-	late    bool // too much waited: what is told is not all
+	isLate  bool
 }
 
-// A known is an entry of a table as it was at a time. Its texts are the table's, so that it takes less than half as much
-// memory as the entry.
+// A known is an entry of a table as it was at a time. Its texts are the table's.
 type known struct {
-	entry    // its owner and its element of a list are not used
-	client   netip.Addr
-	nameless bool // no name leads to it
+	key string
+	place
+	mounted, removed bool
+	nameless         bool // no name leads to it
+	at               int64
+	fsids            [2]fsid
+	client           netip.Addr
 }
 
 // facts are those of a hand-over, one behind the other as add writes them.
 type facts []byte
 
-// Tell has w write to out what it knows, and then what it learns, for the Hear of another process. It closes out when w is
-// closed, or nobody reads any more. Of two calls the last one counts.
-func (w *Watch) Tell(out *os.File) {
-	t := &teller{out: out, end: make(chan struct{}), done: make(chan struct{})}
+// Tell has w write to out what it knows, of the entries of a large table those that were used last, and then what it learns, for
+// the Hear of another process. It closes out when w is closed, or nobody reads any more. If the reader is too slow, it calls
+// late, and closes out. Of two calls the last one counts.
+func (w *Watch) Tell(out *os.File, late func()) {
+	t := &teller{out: out, late: late, end: make(chan struct{}), done: make(chan struct{})}
 	closed := true
 	w.inside(func() {
 		closed = false
-		t.known = w.book.table.all()
 		w.endTelling()
 		w.teller = t
 	})
@@ -70,14 +78,25 @@ func (w *Watch) Tell(out *os.File) {
 	go t.run(w)
 }
 
-// all returns all entries, those that were used last at the end.
-func (t *table) all() []known {
-	all := make([]known, 0, len(t.entries))
+// known returns what w knows. What is learned from now on is to be told behind it.
+func (t *teller) known(w *Watch) []known {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	t.pending = t.pending[:0]
+	return w.book.table.recent(mostTold)
+}
+
+// recent returns most entries, with about as many of each client, those that were used last at the end.
+func (t *table) recent(most int) []known {
+	all := make([]known, 0, min(most, len(t.entries)))
+	share := most / max(1, len(t.owners))
 	for _, o := range t.owners {
-		for x := o.recent.Back(); x != nil; x = x.Prev() {
+		from := len(all)
+		for x := o.recent.Front(); x != nil && len(all) < from+share; x = x.Next() {
 			e := x.Value.(*entry)
-			all = append(all, known{entry: *e, client: o.client, nameless: t.children[e.place] != e})
+			all = append(all, known{e.key, e.place, e.mounted, e.removed, t.children[e.place] != e, e.at, e.fsids, o.client})
 		}
+		slices.Reverse(all[from:])
 	}
 	return all
 }
@@ -97,7 +116,7 @@ func (w *Watch) endTelling() (done <-chan struct{}) {
 func (t *teller) run(w *Watch) {
 	defer close(t.done)
 	defer t.out.Close()
-	err := t.tellKnown()
+	err := t.tellKnown(t.known(w))
 	tick := time.NewTicker(tellEvery)
 	defer tick.Stop()
 	var learned facts
@@ -107,14 +126,34 @@ func (t *teller) run(w *Watch) {
 			ended = true
 		case <-tick.C:
 		}
-		learned, late = t.collect(w, learned)
-		_, err = t.out.Write(learned)
+		if learned, late = t.collect(w, learned); len(learned) > 0 {
+			_, err = t.out.Write(learned)
+		} else if unread(t.out) {
+			break
+		}
+		if late {
+			t.late()
+		}
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.teller == t {
 		w.teller = nil
 	}
+}
+
+// unread reports whether nobody has the other end of a pipe.
+func unread(out *os.File) (broken bool) {
+	c, err := out.SyscallConn()
+	if err != nil {
+		return true
+	}
+	err = c.Control(func(fd uintptr) {
+		p := []unix.PollFd{{Fd: int32(fd)}}
+		_, _ = unix.Poll(p, 0)
+		broken = p[0].Revents&unix.POLLERR != 0
+	})
+	return broken || err != nil
 }
 
 // collect returns what w has learned. The memory of spare is for what comes then.
@@ -125,16 +164,16 @@ func (t *teller) collect(w *Watch, spare facts) (learned facts, late bool) {
 		w.drain()
 	}
 	learned, t.pending = t.pending, spare[:0]
-	return learned, t.late
+	return learned, t.isLate
 }
 
-// tellKnown writes the facts that make the table of w. Entries that have lost their names come first, since others may have
+// tellKnown writes the facts that make all. Entries that have lost their names come first, since others may have
 // those now, and file systems last, since the paths of their roots are asked for when they come.
-func (t *teller) tellKnown() error {
+func (t *teller) tellKnown(all []known) error {
 	var b facts
 	for _, tell := range []func(*facts, *known){tellNameless, tellNamed, tellWithin} {
-		for i := range t.known {
-			if tell(&b, &t.known[i]); len(b) < tellMany {
+		for i := range all {
+			if tell(&b, &all[i]); len(b) < tellMany {
 				continue
 			}
 			if _, err := t.out.Write(b); err != nil {
@@ -143,8 +182,7 @@ func (t *teller) tellKnown() error {
 			b = b[:0]
 		}
 	}
-	t.known = nil
-	b.add(netip.Addr{}, "", &fact{kind: all})
+	b.add(netip.Addr{}, "", &fact{kind: told})
 	_, err := t.out.Write(b)
 	return err
 }
@@ -152,7 +190,7 @@ func (t *teller) tellKnown() error {
 // fact returns the listener of e, and the fact that e makes.
 func (e *known) fact() (listener string, f fact) {
 	listener, handle, _ := strings.Cut(e.key, "\x00")
-	f = fact{kind: entered, handle: []byte(handle), name: []byte(e.name), mounted: e.mounted, removed: e.removed, nameless: e.nameless}
+	f = fact{kind: entered, handle: []byte(handle), name: []byte(e.name), at: e.at, mounted: e.mounted, removed: e.removed, nameless: e.nameless}
 	if e.dir != "" {
 		_, dir, _ := strings.Cut(e.dir, "\x00")
 		f.dir = []byte(dir)
@@ -185,7 +223,7 @@ func tellWithin(b *facts, e *known) {
 
 // learned notes a fact that is to be told. The caller holds Watch.mu.
 func (t *teller) learned(client netip.Addr, listener string, f *fact) {
-	if t.late = t.late || len(t.pending) > mostUntold; !t.late {
+	if t.isLate = t.isLate || len(t.pending) > mostUntold; !t.isLate {
 		t.pending.add(client, listener, f)
 	}
 }
@@ -200,7 +238,9 @@ func (b *facts) add(client netip.Addr, listener string, f *fact) {
 		}
 	}
 	x := xdr.AppendWords(*b, 0, uint32(f.kind), bits, uint32(f.fsid.version))
-	x = xdr.AppendUint64(xdr.AppendUint64(x, f.fsid.major), f.fsid.minor)
+	for _, n := range []uint64{f.fsid.major, f.fsid.minor, uint64(f.at)} {
+		x = xdr.AppendUint64(x, n)
+	}
 	for _, text := range [][]byte{[]byte(listener), client.AsSlice(), f.handle, f.dir, f.name, f.toDir, f.toName} {
 		x = xdr.AppendOpaque(x, text)
 	}
@@ -215,6 +255,7 @@ func readTold(record []byte) (client netip.Addr, listener string, f fact, ok boo
 	bits := x.Uint32()
 	f.mounted, f.removed, f.nameless = bits&1 != 0, bits&2 != 0, bits&4 != 0
 	f.fsid = fsid{version: uint8(x.Uint32()), major: x.Uint64(), minor: x.Uint64()}
+	f.at = int64(x.Uint64())
 	var from, address []byte
 	for _, text := range []*[]byte{&from, &address, &f.handle, &f.dir, &f.name, &f.toDir, &f.toName} {
 		if *text = opaque(record, &x); len(*text) == 0 {
@@ -222,7 +263,7 @@ func readTold(record []byte) (client netip.Addr, listener string, f fact, ok boo
 		}
 	}
 	client, _ = netip.AddrFromSlice(address)
-	ok = x.OK() && f.kind <= all && (f.kind != within || f.fsid.version == 3 || f.fsid.version == 4)
+	ok = x.OK() && f.kind <= told && (f.kind != within || f.fsid.version == 3 || f.fsid.version == 4)
 	return client, string(from), f, ok
 }
 
@@ -267,7 +308,7 @@ func (w *Watch) hear(in io.ReadCloser, known func()) {
 		switch {
 		case !ok:
 			return
-		case f.kind == all:
+		case f.kind == told:
 			known()
 			continue
 		}

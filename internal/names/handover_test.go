@@ -62,11 +62,13 @@ func TestTell(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		from, closes := another(t)
 		to, _ := another(t)
+		at := 0
 		learns := func(n int) {
 			for range n {
+				at++
 				from.mu.Lock()
 				p := parsed{facts: []fact{randomFact(r)}}
-				from.book.read(clientA, "nfs", &p, from.teller)
+				from.book.read(clientA, "nfs", &p, int64(at), from.teller)
 				from.mu.Unlock()
 			}
 		}
@@ -77,7 +79,7 @@ func TestTell(t *testing.T) {
 			to.hear(in, func() {})
 			close(ended)
 		}()
-		from.Tell(out)
+		from.Tell(out, func() {})
 		learns(10_000)
 		testkit.Eventually(t, "nothing waits", func() bool {
 			from.mu.Lock()
@@ -122,7 +124,7 @@ func TestTellExports(t *testing.T) {
 		from.book.learn(clientA, "nfs", &f)
 	}
 	in, out := pipe(t)
-	from.Tell(out)
+	from.Tell(out, func() {})
 	to.Hear(in, testkit.Patience)
 	for handle, want := range map[string]string{"file": "/home/x in /home", "y": "/scratch/y in /scratch", "r": "/ in /"} {
 		for _, w := range []*Watch{from, to} {
@@ -156,7 +158,7 @@ func TestTellCalls(t *testing.T) {
 	f := newFeeder(from, 0, "192.0.2.1")
 	f.lookup("ffff", "dddd", "before")
 	in, out := pipe(t)
-	from.Tell(out)
+	from.Tell(out, func() {})
 	to.Hear(in, testkit.Patience)
 	f.lookup("gggg", "dddd", "after")
 	f.call("RENAME", 14, items{"dddd", "before", "dddd", "renamed"}, items{0, 0, 0, 0, 0})
@@ -169,42 +171,85 @@ func TestTellCalls(t *testing.T) {
 	})
 }
 
-// TestTellNobody: a Watch that nobody hears goes on, and ends. The last of two who ask is told.
+// TestTellLater: of what two processes say of a name or a handle, what was so later counts, whichever comes first.
+func TestTellLater(t *testing.T) {
+	at := func(at int64, f fact) fact { f.at = at; return f }
+	for _, v := range []struct {
+		own, told fact
+		want      string
+	}{
+		{at(5, rename("d", "x", "d", "y")), at(4, child("f", "d", "x")), "/export/y"},
+		{at(5, rename("d", "x", "d", "y")), at(6, child("f", "d", "z")), "/export/z"},
+		{at(5, remove("d", "x")), at(4, rename("d", "x", "d", "y")), "/export/x removed"},
+		{at(5, child("f", "d", "y")), at(4, rename("d", "y", "d", "z")), "/export/y"},
+		{at(5, child("f", "d", "y")), at(4, remove("d", "y")), "/export/y"},
+		{at(5, child("f", "d", "x")), at(4, remove("d", "x")), "/export/x"}, // seen again
+		{at(4, child("f", "d", "x")), at(5, remove("d", "x")), "/export/x removed"},
+		{at(5, child("g", "d", "y")), at(4, rename("d", "x", "d", "y")), "/export/y"},
+	} {
+		b := newBook(1 << 20)
+		for _, f := range []fact{root("d", "/export"), at(1, child("f", "d", "x")), v.own, v.told} {
+			b.learn(clientA, "nfs", &f)
+		}
+		b.table.check(t)
+		if got := b.pathOf("f"); got != v.want {
+			t.Errorf("%+v, and %+v is told: %s, want %s", v.own, v.told, got, v.want)
+		}
+	}
+}
+
+// fill has w know n files, and tells who hears it of each.
+func fill(w *Watch, n int, name string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i := range n {
+		p := parsed{facts: []fact{child(fmt.Sprint("h", name, i), "d", strings.Repeat(name, 200)+fmt.Sprint(i))}}
+		w.book.read(clientA, "nfs", &p, 0, w.teller)
+	}
+}
+
+// TestTellNobody: of two who ask, the last one is told. A Watch notices that nobody reads, also while it learns nothing, and tells
+// whoever is too slow no more.
 func TestTellNobody(t *testing.T) {
 	from, closes := another(t)
-	for i := range 10_000 { // more than there is room for in a pipe
-		f := child(fmt.Sprint("h", i), "d", fmt.Sprint(i))
-		from.book.learn(clientA, "nfs", &f)
+	fill(from, 1000, "x") // more than there is room for in a pipe
+	late := make(chan struct{})
+	never := func() { t.Error("nobody is slow") }
+	telling := func() bool {
+		from.mu.Lock()
+		defer from.mu.Unlock()
+		return from.teller != nil
 	}
 	_, stuck := pipe(t)
-	from.Tell(stuck)
-	gone, broken := pipe(t)
-	gone.Close()
-	from.Tell(broken)
+	from.Tell(stuck, never)
 	in, out := pipe(t)
-	from.Tell(out)
-	to, toCloses := another(t)
+	from.Tell(out, never)
+	to, _ := another(t)
 	to.Hear(in, testkit.Patience)
 	to.mu.Lock()
-	if n := len(to.book.table.entries); n < 1000 {
+	if n := len(to.book.table.entries); n != 1000 {
 		t.Errorf("%d entries were told", n)
 	}
 	to.mu.Unlock()
-	toCloses()
-	from.mu.Lock()
-	for i := range 50_000 { // the other has ended, and nobody reads
-		p := parsed{facts: []fact{child(fmt.Sprint("i", i), "d", strings.Repeat("x", 200))}}
-		from.book.read(clientA, "nfs", &p, from.teller)
+	if !telling() {
+		t.Error("nobody is told any more")
 	}
-	if from.teller != nil && len(from.teller.pending) > mostUntold+mostRecord {
-		t.Errorf("%d octets wait", len(from.teller.pending))
-	}
-	from.mu.Unlock()
+	in.Close()
+	testkit.Eventually(t, "the reader is missed", func() bool { return !telling() })
+
+	slow, out := pipe(t)
+	from.Tell(out, func() { close(late) })
+	go to.hear(slow, func() {
+		// It has read what was known, and stops until too much waits.
+		fill(from, 20_000, "y")
+	})
+	<-late
+	testkit.Eventually(t, "the slow one is given up", func() bool { return !telling() })
 	closes()
-	from.Tell(out)
-	to.Hear(in, 0)
+	_, out = pipe(t)
+	from.Tell(out, never)
 	if _, err := out.Write([]byte{0}); err == nil {
-		t.Error("a Watch that is closed keeps its pipe open")
+		t.Error("a Watch that is closed keeps a pipe open")
 	}
 }
 

@@ -1,6 +1,11 @@
 package names
 
-import "net/netip"
+import (
+	"net/netip"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
 
 // A book is all that is learned of handles.
 type book struct {
@@ -8,15 +13,31 @@ type book struct {
 	exports *exports
 }
 
-// read learns what p says, which a client of a listener has brought, and tells it to t, if that is not nil.
-func (b *book) read(client netip.Addr, listener string, p *parsed, t *teller) {
+// began is a time, and what it is on the clock that all processes of a host share, and nobody sets.
+var began, beganMonotonic = func() (time.Time, int64) {
+	var t unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) // it exists
+	return time.Now(), t.Nano()
+}()
+
+// monotonic returns t, of time.Now, on that clock.
+func monotonic(t time.Time) int64 { return beganMonotonic + int64(t.Sub(began)) }
+
+// read learns what p says, which a client of a listener has brought at a time. If t is not nil, it is told what is new.
+func (b *book) read(client netip.Addr, listener string, p *parsed, at int64, t *teller) {
 	for i := range p.facts {
-		b.learn(client, listener, &p.facts[i])
-		if t != nil {
-			t.learned(client, listener, &p.facts[i])
+		f := &p.facts[i]
+		f.at = at
+		before := b.changes()
+		b.learn(client, listener, f)
+		if t != nil && b.changes() != before {
+			t.learned(client, listener, f)
 		}
 	}
 }
+
+// changes counts what learn has changed.
+func (b *book) changes() uint64 { return b.table.changes + b.exports.changes }
 
 // learn takes a fact that a client of a listener has brought.
 func (b *book) learn(client netip.Addr, listener string, f *fact) {
@@ -28,19 +49,19 @@ func (b *book) learn(client netip.Addr, listener string, f *fact) {
 		if f.dir != nil {
 			in = at(f.dir, f.name)
 		}
-		if e := t.put(client, listener, f.handle, in, f.mounted); f.nameless {
+		if e := t.put(client, listener, f.handle, in, f.mounted, f.at); f.nameless && e.at == f.at {
 			t.unlink(e)
 			e.removed = f.removed
 		}
 	case gone:
-		t.remove(at(f.dir, f.name))
+		t.remove(at(f.dir, f.name), f.at)
 	case moved:
-		t.rename(at(f.dir, f.name), at(f.toDir, f.toName))
+		t.rename(at(f.dir, f.name), at(f.toDir, f.toName), f.at)
 	case mount, mount4:
 		if e := t.find(listener, f.handle); f.kind == mount4 && e != nil && e.mounted {
 			break // the path that MOUNT has told says more
 		}
-		e := t.put(client, listener, f.handle, place{name: string(f.name)}, true)
+		e := t.put(client, listener, f.handle, place{name: string(f.name)}, true, f.at)
 		for _, id := range e.fsids {
 			if id.version != 0 {
 				b.exports.add(system{listener: listener, fsid: id}, e.key, e.name)
@@ -48,7 +69,7 @@ func (b *book) learn(client netip.Addr, listener string, f *fact) {
 		}
 	case within:
 		b.within(listener, f)
-	case all: // nothing is learned
+	case told: // nothing is learned
 	}
 }
 
@@ -62,6 +83,7 @@ func (b *book) within(listener string, f *fact) {
 		return
 	}
 	e.fsids[i] = f.fsid
+	b.table.changes++
 	if up := b.table.entries[e.dir]; up != nil && up.fsids[i].version != 0 && up.fsids[i] != f.fsid {
 		e.mounted = true // a file system begins here, and NFSv4 has no MOUNT
 	}

@@ -17,7 +17,7 @@ const (
 	mount4              // handle is the root of NFSv4, where name is "/"
 	within              // handle is in the file system fsid
 	entered             // as named, and what table has it marked with; only of a hand-over, as is the next one
-	all                 // everything that was known was told
+	told                // what was known was told, and what follows is new
 )
 
 // A fact is what one Call and its Reply say of handles and names. Its octets belong to the messages.
@@ -27,6 +27,7 @@ type fact struct {
 	dir, name     []byte
 	toDir, toName []byte
 	fsid          fsid
+	at            int64 // when the Reply came: monotonic
 
 	mounted, removed, nameless bool // of entered: as in a table; nameless: another handle has the place, or none
 }

@@ -90,7 +90,7 @@ func NewReader(memory int) *Reader {
 // Read learns from an exchange of a client, and returns where the file is that it is about.
 func (r *Reader) Read(client netip.Addr, x Exchange) Place {
 	r.parsed.parse(x.Call, x.Reply)
-	r.book.read(client, x.Listener, &r.parsed, nil)
+	r.book.read(client, x.Listener, &r.parsed, 0, nil)
 	return r.book.use(x.Listener, &r.parsed, func(path string) string { return path })
 }
 

@@ -38,7 +38,8 @@ func newSampler(budget, weight float64) sampler {
 	return s
 }
 
-// passes reports whether a Call is passed over, without a look at more than that takes. If not, looks says.
+// passes reports whether a Call is one of those that are passed over, which is what most Calls pay for. If it is not, looks
+// says whether it is looked at.
 func (s *sampler) passes(now int64) bool {
 	if s.skip > 0 && now < s.ends {
 		s.skip--
@@ -47,7 +48,7 @@ func (s *sampler) passes(now int64) bool {
 	return false
 }
 
-// looks returns how many Calls one stands for that is looked at; 0: it is not.
+// looks returns how many Calls a Call stands for; 0 if it is not looked at.
 func (s *sampler) looks(now int64) (weight float64) {
 	if now >= s.ends {
 		s.weight = max(1, s.wanted/s.budget*float64(period)/float64(now-s.began))

@@ -23,6 +23,7 @@ type table struct {
 	children   map[place]*entry  // by directory and name; not those that were removed
 	owners     map[netip.Addr]*owner
 	key        []byte // scratch
+	changes    uint64 // counts them
 }
 
 // A place is a name in a directory.
@@ -34,6 +35,7 @@ type entry struct {
 	place          // dir is a key, or "" where name is a whole path
 	removed bool
 	mounted bool    // it is the root of what clients mount
+	at      int64   // when the Reply came that has told of the place, or of its end: monotonic
 	fsids   [2]fsid // of NFSv3, of NFSv4
 	owner   *owner
 	used    *list.Element
@@ -67,11 +69,13 @@ func (t *table) find(listener string, handle []byte) *entry {
 
 func (e *entry) cost() int { return entryCost + len(e.key) + len(e.dir) + len(e.name) }
 
-// put gives a handle the place in, as client has seen it.
-func (t *table) put(client netip.Addr, listener string, handle []byte, in place, mounted bool) *entry {
+// put gives a handle the place in, as client has seen it at a time. What is known of a later time stays.
+func (t *table) put(client netip.Addr, listener string, handle []byte, in place, mounted bool, at int64) *entry {
 	e := t.find(listener, handle)
-	if e != nil && !e.removed && (e.place == in || e.mounted && !mounted) {
-		e.mounted = e.mounted || mounted // what is mounted keeps its path
+	if e != nil && (e.at > at || !e.removed && (e.place == in || e.mounted && !mounted)) {
+		if e.at <= at {
+			e.mounted, e.at = e.mounted || mounted, at // what is mounted keeps its path
+		}
 		return e
 	}
 	if e == nil {
@@ -85,7 +89,7 @@ func (t *table) put(client netip.Addr, listener string, handle []byte, in place,
 		t.entries[e.key] = e
 		t.count(e, e.cost())
 	}
-	t.move(e, in)
+	t.move(e, in, at)
 	e.mounted, e.removed = mounted, false
 	t.shrink()
 	return e
@@ -98,10 +102,11 @@ func (t *table) count(e *entry, octets int) {
 }
 
 // move changes the place of e.
-func (t *table) move(e *entry, to place) {
+func (t *table) move(e *entry, to place, at int64) {
+	t.changes++
 	t.unlink(e)
 	t.count(e, len(to.dir)+len(to.name)-len(e.dir)-len(e.name))
-	e.place = to
+	e.place, e.at = to, at
 	t.children[to] = e
 }
 
@@ -138,23 +143,24 @@ func (t *table) forget(e *entry) {
 	t.count(e, -e.cost())
 }
 
-// remove notes that what was at a place is not there any more.
-func (t *table) remove(at place) {
-	if e := t.children[at]; e != nil {
-		delete(t.children, at)
-		e.removed = true
+// remove notes that what was at a place is not there any more since a time.
+func (t *table) remove(from place, at int64) {
+	if e := t.children[from]; e != nil && e.at <= at {
+		t.changes++
+		delete(t.children, from)
+		e.removed, e.at = true, at
 	}
 }
 
-// rename notes that what was at a place is at another, and what was there is not any more.
-func (t *table) rename(from, to place) {
+// rename notes that what was at a place is at another since a time, and what was there is not any more.
+func (t *table) rename(from, to place, at int64) {
 	if from == to {
 		return
 	}
 	e := t.children[from]
-	t.remove(to)
-	if e != nil {
-		t.move(e, to)
+	t.remove(to, at)
+	if e != nil && e.at <= at {
+		t.move(e, to, at)
 		t.shrink()
 	}
 }

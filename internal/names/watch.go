@@ -73,8 +73,8 @@ func (w *Watch) Close() {
 	}
 }
 
-// end reads all queues for the last time, and closes what other processes know w by. If what it has read is still to be
-// told, it was when told is closed.
+// end reads all queues for the last time, and ends hearing and telling. told is closed when all was written that is to be told,
+// or after lastWords; it is nil if nobody is told.
 func (w *Watch) end() (told <-chan struct{}) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -176,7 +176,7 @@ func (w *Watch) take(r *record) {
 		w.opaque++
 	}
 	own := p.own()
-	w.book.read(r.client, r.listener, p, w.teller)
+	w.book.read(r.client, r.listener, p, monotonic(r.began.Add(r.took)), w.teller)
 	if p.handle == nil || len(p.handle) > maxHandle {
 		return
 	}

@@ -388,6 +388,9 @@ func (c *toucher) look(s standpoint) {
 
 // enter returns where a name leads from s.
 func (c *toucher) enter(s standpoint, name []byte) standpoint {
+	if name == nil {
+		return standpoint{^uint64(0), false} // it is cut off
+	}
 	s.sure = false
 	s.may |= c.known.named
 	for i, p := range c.x.paths {
