@@ -44,14 +44,17 @@ func (e *endsTap) all(test func(o *observe.TapOver) bool) (n int) {
 	return n
 }
 
-// oneHeldCall returns a proxy whose upstream has one credit, at a server that answers when release is closed.
-func oneHeldCall(t *testing.T) (h *proxytest.Harness, tcp *proxytest.TCPServer, p *proxy.Proxy, release chan struct{}) {
+// oneHeldCall returns a proxy whose upstream has one credit, at a server that answers after release, or when the test ends.
+func oneHeldCall(t *testing.T) (h *proxytest.Harness, tcp *proxytest.TCPServer, p *proxy.Proxy, release func()) {
 	t.Helper()
-	h, release = proxytest.NewHarness(t, budget), make(chan struct{})
+	h = proxytest.NewHarness(t, budget)
+	released := make(chan struct{})
+	release = sync.OnceFunc(func() { close(released) })
 	tcp = h.TCPServer(proxytest.Behaviour{Intercept: func(*oncrpc.Call) ([]byte, bool) {
-		<-release
+		<-released
 		return nil, false
 	}})
+	t.Cleanup(release) // before the server's
 	p = h.Proxy([]settings.ListenerOptions{{Name: "nfs", Address: "0.0.0.0:0", Upstream: "tcp"}},
 		[]settings.UpstreamOptions{{Name: "tcp", Endpoints: []string{tcp.Addr()}, Connections: 1, Credits: 1}})
 	return h, tcp, p, release
@@ -92,7 +95,7 @@ func TestTapOnce(t *testing.T) {
 			a.Reset()
 			h.Eventually("the first one is over", func() bool { return tap.all(func(*observe.TapOver) bool { return true }) == 1 })
 		}
-		close(release)
+		release()
 		if r := <-second; !bytes.Equal(r, proxytest.Expected(m)) {
 			t.Error("the repetition was not answered")
 		}

@@ -84,7 +84,9 @@ func TestTapRefusesRepeated(t *testing.T) {
 		h, tcp, p, release := oneHeldCall(t)
 		tap := new(refusingTap)
 		p.SetTap(tap)
+		inFlight := 1
 		if ends { // another Call has the only credit, so the first one waits
+			inFlight = 2
 			if _, err := h.KeptPort().Client(p.Addr("nfs")).Go(proxytest.GetattrCall(1)); err != nil {
 				t.Fatal(err)
 			}
@@ -96,7 +98,7 @@ func TestTapRefusesRepeated(t *testing.T) {
 		if _, err := a.Go(m); err != nil {
 			t.Fatal(err)
 		}
-		h.Eventually("the Call is under way", func() bool { return p.Status(status.Query{}).Upstreams[0].InFlight >= 1 })
+		h.Eventually("the Call is under way", func() bool { return p.Status(status.Query{}).Upstreams[0].InFlight == inFlight })
 		tap.on.Store(true)
 		second, err := b.Go(m)
 		if err != nil {
@@ -108,7 +110,7 @@ func TestTapRefusesRepeated(t *testing.T) {
 			a.Reset()
 			want = accepted(77, 0, 10008, 0, 0)
 		} else {
-			close(release)
+			release()
 		}
 		if r := <-second; !bytes.Equal(r, want) {
 			t.Errorf("the first one ends %v: the other one got %x, want %x", ends, r, want)
@@ -118,7 +120,7 @@ func TestTapRefusesRepeated(t *testing.T) {
 			t.Errorf("the first one ends %v: the Tap was told of %+v", ends, tap.ends)
 		}
 		if ends {
-			close(release)
+			release()
 		}
 	}
 }
