@@ -89,9 +89,10 @@ func (h *Hub) Add(t observe.Tap) (remove func(), err error) {
 		if h.taps[i].Load() == nil {
 			s, _ := t.(observe.Sampler)
 			h.taps[i].Store(&tapped{t, s})
-			if h.used.Or(1<<i) == 0 {
+			if h.used.Load() == 0 {
 				h.from.SetTap(h)
 			}
+			h.used.Or(1 << i) // last: from now on, t sees all
 			return func() { h.remove(i) }, nil
 		}
 	}
