@@ -59,11 +59,12 @@ nightly: install ## what takes hours: long rounds, packages, pairs of bridges, m
 # Packages of octets, which are looked at for the other byte order, too.
 CODECS := ./internal/rpc/... ./rdmaside/rpcrdma ./rdmaside/iwarp/wire ./internal/proxyheader
 
-lint: ## gofumpt, golangci-lint with the table of imports
+lint: ## gofumpt, golangci-lint with the table of imports, whether the mutations fit
 	@bad=$$($(TOOL) gofumpt -l $$(git ls-files '*.go')); [ -z "$$bad" ] || { echo "gofumpt: $$bad"; exit 1; }
 	$(GO) vet -tags nodemo ./cmd/...
 	GOARCH=s390x $(GO) vet $(CODECS)
 	$(GO) tool -modfile=internal/tools/actionlint.mod actionlint
+	./.ci/mutate.sh --fit
 	$(TOOL) golangci-lint run --build-tags lab,ibverbs,otel $(PKGS)
 	$(GO) vet $$(git grep -lE '^//go:build !(ibverbs|otel)$$' -- '*.go' | xargs dirname | sort -u | sed 's|^|./|')
 

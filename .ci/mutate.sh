@@ -5,6 +5,7 @@
 # The tree is not touched: the compiler reads the changed files instead (go build -overlay).
 #
 #   .ci/mutate.sh [REGEXP]    only the changes that have a row which matches REGEXP
+#   .ci/mutate.sh --fit       only whether each change fits its file
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit
 dir=$(mktemp -d)
@@ -89,6 +90,9 @@ see() {
 }
 export -f build run rows see try
 
+fit=
+[ "${1:-}" != --fit ] || { fit=1; shift; }
+
 # The changes are paragraphs.
 awk -v RS= -v regexp="${1:-}" -v dir="$dir" '/^in / && (regexp == "" || $0 ~ "\nred [^\n]*(" regexp ")") {
 	d = sprintf("%s/%03d", dir, ++n); system("mkdir " d); print > (d "/change"); close(d "/change") }' "$table"
@@ -96,6 +100,7 @@ awk -v RS= -v regexp="${1:-}" -v dir="$dir" '/^in / && (regexp == "" || $0 ~ "\n
 stale=
 for d in "$dir"/[0-9]*; do change "$(basename "$d")" || stale=1; done
 [ -z "$stale" ] || { echo "Mend these changes in $table."; exit 1; }
+[ -z "$fit" ] || exit 0
 
 # What the rows are, and that they are green.
 build "$dir/test" || exit
