@@ -7,7 +7,6 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/ulb"
 	"github.com/rdmabridge/rdmabridge/rdmaside/fabric"
 	"github.com/rdmabridge/rdmabridge/rdmaside/rpcrdma"
@@ -47,24 +46,12 @@ func (pc *pendingCall) accepts(h *rpcrdma.Header, payload []byte) error {
 	if err := pc.acceptChunks(h); err != nil {
 		return refusal{reasonChunks, err}
 	}
-	length := uint64(len(payload))
 	if h.Proc == rpcrdma.NoMsg {
 		if h.Reply == nil || len(payload) != 0 {
 			return refusal{reasonChunks, fmt.Errorf("RDMA_NOMSG without Reply chunk or with %d octets inline", len(payload))}
 		}
-		length = h.Reply.Length()
-	} else {
-		if h.Reply != nil && h.Reply.Length() != 0 {
-			return refusal{reasonChunks, fmt.Errorf("RDMA_MSG with %d octets in the Reply chunk", h.Reply.Length())}
-		}
-		// "the value of the rdma_xid field does not match the value of the XID field
-		// in the accompanying RPC message", Section 4.5.2.
-		if len(payload) >= 4 && binary.BigEndian.Uint32(payload) != h.XID {
-			return refusal{reasonPayload, fmt.Errorf("payload has XID %#08x", binary.BigEndian.Uint32(payload))}
-		}
-	}
-	if length < oncrpc.MinReply {
-		return refusal{reasonPayload, fmt.Errorf("reply of %d octets", length)}
+	} else if h.Reply != nil && h.Reply.Length() != 0 {
+		return refusal{reasonChunks, fmt.Errorf("RDMA_MSG with %d octets in the Reply chunk", h.Reply.Length())}
 	}
 	return nil
 }

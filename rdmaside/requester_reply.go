@@ -1,6 +1,7 @@
 package rdmaside
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -53,11 +54,13 @@ func (r *Requester) rebuild(pc *pendingCall) error {
 	default:
 		base = pc.base.Bytes()[pc.from:]
 	}
-	if xid, mtype, ok := oncrpc.MessageType(base); !ok || xid != c.XID || mtype != oncrpc.TypeReply {
-		return refusal{reasonPayload, fmt.Errorf("payload has XID %#08x and message type %d", xid, mtype)}
-	}
 	if err := oncrpc.CheckReply(base); err != nil {
 		return refusal{reasonPayload, err}
+	}
+	// "the value of the rdma_xid field does not match the value of the XID field in the accompanying RPC message": RFC 8166
+	// Section 4.5.2.
+	if xid := binary.BigEndian.Uint32(base); xid != c.XID {
+		return refusal{reasonPayload, fmt.Errorf("payload has XID %#08x", xid)}
 	}
 	reply := &c.Reply
 	if reply.n > 0 { // not empty: the owner has not released it
