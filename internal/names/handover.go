@@ -86,10 +86,14 @@ func (t *teller) known(w *Watch) []known {
 	return w.book.table.recent(mostTold)
 }
 
-// recent returns most entries, with about as many of each client, those that were used last at the end.
+// recent returns all entries, or if they are more than most, as many of each client at the most. Of each client, those that were
+// used last are at the end.
 func (t *table) recent(most int) []known {
 	all := make([]known, 0, min(most, len(t.entries)))
-	share := most / max(1, len(t.owners))
+	share := most
+	if len(t.entries) > most {
+		share = most / len(t.owners)
+	}
 	for _, o := range t.owners {
 		from := len(all)
 		for x := o.recent.Front(); x != nil && len(all) < from+share; x = x.Next() {

@@ -151,6 +151,28 @@ func TestTellExports(t *testing.T) {
 	}
 }
 
+// TestRecent: of a table that is not too large all is told, whoever has brought it; of a larger one, each client's share.
+func TestRecent(t *testing.T) {
+	b := newBook(1 << 20)
+	for i := range 10 {
+		b.told(clientA, child(fmt.Sprint("a", i), "d", fmt.Sprint("a", i)))
+	}
+	b.told(clientB, child("b0", "d", "b0"), child("b1", "d", "b1"))
+	for most, want := range map[int][]string{
+		12: {"a0", "a1", "a2", "a3", "a4", "a5", "a6", "a7", "a8", "a9", "b0", "b1"},
+		11: {"a5", "a6", "a7", "a8", "a9", "b0", "b1"},
+		2:  {"a9", "b1"},
+	} {
+		var got []string
+		for _, e := range b.table.recent(most) {
+			got = append(got, e.name)
+		}
+		if slices.Sort(got); !slices.Equal(got, want) {
+			t.Errorf("of %d: %q, want %q", most, got, want)
+		}
+	}
+}
+
 // TestTellCalls: what a client does while a Watch is told of is known as well, as soon as the other one has ended.
 func TestTellCalls(t *testing.T) {
 	from, closes := another(t)
