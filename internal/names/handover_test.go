@@ -151,6 +151,26 @@ func TestTellExports(t *testing.T) {
 	}
 }
 
+// TestTellMounted: that what is known already is what clients mount is told, too.
+func TestTellMounted(t *testing.T) {
+	from, _ := another(t)
+	to, _ := another(t)
+	b := &from.book
+	f := fact{kind: named, handle: []byte("r"), name: []byte("/export")}
+	b.learn(clientA, "nfs", &f)
+	in, out := pipe(t)
+	from.Tell(out, func() {})
+	to.Hear(in, testkit.Patience)
+	from.mu.Lock()
+	b.read(clientA, "nfs", &parsed{facts: []fact{root("r", "/export")}}, 1, from.teller)
+	from.mu.Unlock()
+	testkit.Eventually(t, "it is mounted", func() bool {
+		to.mu.Lock()
+		defer to.mu.Unlock()
+		return to.book.table.entries["nfs\x00r"].mounted
+	})
+}
+
 // TestRecent: of a table that is not too large all is told, whoever has brought it; of a larger one, each client's share.
 func TestRecent(t *testing.T) {
 	b := newBook(1 << 20)

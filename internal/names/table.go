@@ -23,7 +23,7 @@ type table struct {
 	children   map[place]*entry  // by directory and name; not those that were removed
 	owners     map[netip.Addr]*owner
 	key        []byte // scratch
-	changes    uint64 // counts them
+	changes    uint64 // of entries
 }
 
 // A place is a name in a directory.
@@ -74,6 +74,9 @@ func (t *table) put(client netip.Addr, listener string, handle []byte, in place,
 	e := t.find(listener, handle)
 	if e != nil && (e.at > at || !e.removed && (e.place == in || e.mounted && !mounted)) {
 		if e.at <= at {
+			if mounted && !e.mounted {
+				t.changes++
+			}
 			e.mounted, e.at = e.mounted || mounted, at // what is mounted keeps its path
 		}
 		return e
