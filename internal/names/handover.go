@@ -262,7 +262,7 @@ func readTold(record []byte) (client netip.Addr, listener string, f fact, ok boo
 	f.at = int64(x.Uint64())
 	var from, address []byte
 	for _, text := range []*[]byte{&from, &address, &f.handle, &f.dir, &f.name, &f.toDir, &f.toName} {
-		if *text = opaque(record, &x); len(*text) == 0 {
+		if *text = x.Octets(); len(*text) == 0 {
 			*text = nil // a fact has none
 		}
 	}

@@ -75,9 +75,9 @@ func (p *parsed) parse(call, reply []byte) {
 	x := xdr.NewCursor(reply, r.Results+wrapped)
 	switch {
 	case c.Program == oncrpc.ProgramMount && c.Version == 3 && c.Procedure == 1:
-		p.mnt(call, reply, &a, &x)
+		p.mnt(&a, &x)
 	case c.Program == oncrpc.ProgramNFS && c.Version == 3:
-		p.v3(c.Procedure, call, reply, &a, &x)
+		p.v3(c.Procedure, &a, &x)
 	case c.Program == oncrpc.ProgramNFS && c.Version == 4 && c.Procedure == 1:
 		p.v4(call, reply, a.Pos(), x.Pos())
 	}
@@ -88,7 +88,7 @@ func firstHandle(c *oncrpc.Call, call []byte, a xdr.Cursor) (h []byte) {
 	switch {
 	case c.Program != oncrpc.ProgramNFS || c.Procedure == 0:
 	case c.Version == 3:
-		h = opaque(call, &a)
+		h = a.Octets()
 	case c.Version == 4:
 		nfs.EachOperation(call, a.Pos(), func(number uint32, pos int) bool {
 			move, octets := nfs.MoveOf(number, call, pos)
@@ -131,32 +131,23 @@ const (
 	maxPath   = 1024
 )
 
-// opaque consumes a variable-length opaque of m and returns it; nil if it is not all there.
-func opaque(m []byte, x *xdr.Cursor) []byte {
-	pos, n := x.Opaque()
-	if !x.OK() {
-		return nil
-	}
-	return m[pos : pos+n : pos+n]
-}
-
 // mnt learns from MNT: RFC 1813 Section 5.2.1.
-func (p *parsed) mnt(call, reply []byte, a, x *xdr.Cursor) {
-	path := opaque(call, a)
+func (p *parsed) mnt(a, x *xdr.Cursor) {
+	path := a.Octets()
 	if x.Uint32() != 0 {
 		return
 	}
-	if h := opaque(reply, x); len(h) > 0 && len(path) > 0 {
+	if h := x.Octets(); len(h) > 0 && len(path) > 0 {
 		p.learn(fact{kind: mount, handle: h, name: path})
 	}
 }
 
 // NFSv3: RFC 1813 Section 3.
-func (p *parsed) v3(procedure uint32, call, reply []byte, a, x *xdr.Cursor) {
+func (p *parsed) v3(procedure uint32, a, x *xdr.Cursor) {
 	if procedure == 0 || procedure > 21 {
 		return
 	}
-	h := opaque(call, a)
+	h := a.Octets()
 	if h == nil || x.Uint32() != 0 || !x.OK() {
 		return
 	}
@@ -164,7 +155,7 @@ func (p *parsed) v3(procedure uint32, call, reply []byte, a, x *xdr.Cursor) {
 	case 1: // GETATTR
 		p.fattr3(x, h)
 	case 3: // LOOKUP
-		name, obj := opaque(call, a), opaque(reply, x)
+		name, obj := a.Octets(), x.Octets()
 		p.child(obj, h, name)
 		p.poa3(x, obj)
 		p.poa3(x, h)
@@ -179,26 +170,26 @@ func (p *parsed) v3(procedure uint32, call, reply []byte, a, x *xdr.Cursor) {
 		p.wcc3(x, h)
 		p.written = x.Uint32()
 	case 8, 9, 10, 11: // CREATE, MKDIR, SYMLINK, MKNOD
-		name, obj := opaque(call, a), []byte(nil)
+		name, obj := a.Octets(), []byte(nil)
 		if x.Uint32() == 1 {
-			obj = opaque(reply, x)
+			obj = x.Octets()
 		}
 		p.child(obj, h, name)
 		p.poa3(x, obj)
 		p.wcc3(x, h)
 	case 12, 13: // REMOVE, RMDIR
-		if name := opaque(call, a); name != nil {
+		if name := a.Octets(); name != nil {
 			p.learn(fact{kind: gone, dir: h, name: name})
 		}
 		p.wcc3(x, h)
 	case 14: // RENAME
-		name, dir, to := opaque(call, a), opaque(call, a), opaque(call, a)
+		name, dir, to := a.Octets(), a.Octets(), a.Octets()
 		if to != nil {
 			p.learn(fact{kind: moved, dir: h, name: name, toDir: dir, toName: to})
 		}
 		p.wcc3(x, h)
 	case 15: // LINK
-		dir, name := opaque(call, a), opaque(call, a)
+		dir, name := a.Octets(), a.Octets()
 		p.child(h, dir, name)
 		p.poa3(x, h)
 	case 17: // READDIRPLUS
@@ -206,13 +197,13 @@ func (p *parsed) v3(procedure uint32, call, reply []byte, a, x *xdr.Cursor) {
 		x.Skip(8)
 		for x.Uint32() == 1 {
 			x.Skip(8)
-			name := opaque(reply, x)
+			name := x.Octets()
 			x.Skip(8)
 			ahead := *x // the handle follows the attributes
 			skipAttributes(&ahead)
 			var obj []byte
 			if ahead.Uint32() == 1 {
-				obj = opaque(reply, &ahead)
+				obj = ahead.Octets()
 			}
 			p.child(obj, h, name)
 			if s := string(name); s != "." && s != ".." {
@@ -327,19 +318,19 @@ func (p *parsed) v4(call, reply []byte, args, results int) {
 		}
 		switch number {
 		case 10: // GETFH
-			p.getfh(&current, opaque(reply, &x))
+			p.getfh(&current, x.Octets())
 		case 9: // GETATTR
 			p.attributes4(reply, &x, current.handle)
 		case 26: // READDIR
 			p.readdir4(reply, &x, current.handle)
 		case 11: // LINK
-			p.child(saved.handle, current.handle, opaque(call, &a))
+			p.child(saved.handle, current.handle, a.Octets())
 		case 28: // REMOVE
-			if name := opaque(call, &a); current.known() && name != nil {
+			if name := a.Octets(); current.known() && name != nil {
 				p.learn(fact{kind: gone, dir: current.handle, name: name})
 			}
 		case 29: // RENAME
-			from, to := opaque(call, &a), opaque(call, &a)
+			from, to := a.Octets(), a.Octets()
 			if saved.known() && current.known() && to != nil {
 				p.learn(fact{kind: moved, dir: saved.handle, name: from, toDir: current.handle, toName: to})
 			}
@@ -405,7 +396,7 @@ func fattr4(m []byte, x *xdr.Cursor) (f fsid, hasFSID bool, h []byte) {
 		case i == 12:
 			return // an ACL
 		case i == 19:
-			h = opaque(m, &v)
+			h = v.Octets()
 		default:
 			v.Skip(widths4[i])
 		}
@@ -425,7 +416,7 @@ func (p *parsed) readdir4(m []byte, x *xdr.Cursor, dir []byte) {
 	x.Skip(8)
 	for x.Uint32() == 1 {
 		x.Skip(8)
-		name := opaque(m, x)
+		name := x.Octets()
 		f, ok, h := fattr4(m, x)
 		p.child(h, dir, name)
 		if ok && len(h) > 0 {

@@ -131,6 +131,15 @@ func (c *Cursor) Opaque() (pos, n int) {
 	return pos, n
 }
 
+// Octets consumes what Opaque does, and returns the data, which are a part of the buffer; nil if they are not all there.
+func (c *Cursor) Octets() []byte {
+	pos, n := c.Opaque()
+	if c.bad {
+		return nil
+	}
+	return c.b[pos : pos+n : pos+n]
+}
+
 // AppendUint32 appends one unit.
 func AppendUint32(b []byte, v uint32) []byte { return binary.BigEndian.AppendUint32(b, v) }
 

@@ -55,9 +55,5 @@ func MoveOf(number uint32, m []byte, pos int) (move Move, octets []byte) {
 	default:
 		return Stays, nil
 	}
-	at, n := x.Opaque()
-	if !x.OK() {
-		return move, nil
-	}
-	return move, m[at : at+n : at+n]
+	return move, x.Octets()
 }
