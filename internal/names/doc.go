@@ -3,7 +3,8 @@
 //
 // A [Watch] is a Tap. On the loops it only copies messages (queue.go). Whoever asks reads the copies first, and a
 // goroutine reads them where nobody asks for a while, or a queue is half full: parse.go finds what they say, table.go
-// keeps names, exports.go file systems, hot.go counts. Everything is bounded, and no Call waits for it.
+// keeps names, exports.go file systems, hot.go counts. handover.go gives what is known to the process that takes over.
+// Everything is bounded, and no Call waits for it.
 //
 // # What it can know
 //
