@@ -80,7 +80,7 @@ memory: {budget: 256MiB}
 	var listeners, upstreams strings.Builder
 	for _, b := range badDays {
 		fmt.Fprintf(&listeners, "  - {name: to-%s, address: '127.0.0.1:0', upstream: %s}\n", b.name, b.name)
-		fmt.Fprintf(&upstreams, "  - {name: %s, endpoints: [%q], backoff: {min: 50ms, max: 200ms}, timeouts: {connect: 1s}, %s}\n", b.name, at[b.at], b.settings)
+		fmt.Fprintf(&upstreams, "  - {name: %s, endpoints: [%q], backoff: {min: 50ms, max: 200ms}, timeouts: {connect: 15s}, %s}\n", b.name, at[b.at], b.settings)
 	}
 	x := startReload(t, inDir.Replace(fmt.Sprintf(`
 listeners:
