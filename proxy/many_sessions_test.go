@@ -151,6 +151,9 @@ func (x *village) good(connections int) {
 			x.T.Errorf("%d %s", n, what)
 		}
 	}
+	if x.T.Failed() {
+		x.T.Logf("the server's connections:\n%s", x.s.Past())
+	}
 	x.T.Logf("%s; server: %d COMPOUNDs, %d executed, %d replays, %d busy, %d bound", x.cs.Counts(),
 		x.s.Calls.Load(), x.s.Executed.Load(), x.s.Replays.Load(), x.s.Busy.Load(), x.s.Bound.Load())
 }

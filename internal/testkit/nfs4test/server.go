@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"encoding/binary"
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -39,6 +41,7 @@ type Server struct {
 
 	mu       sync.Mutex // guards the rest, and all of conn, host, session and slot
 	conns    []*conn    // the oldest first
+	past     []string   // what became of connections; at most pastLines
 	most     int        // the most connections there ever were
 	hosts    map[uint64]*host
 	owners   map[string]*host // by co_ownerid; those that are confirmed
@@ -76,6 +79,7 @@ type conn struct {
 	s    *Server
 	t    transport
 	peer netip.Addr // the client's host; the bridge's, where there is one
+	name string     // for a failure
 
 	bound   map[*session]bool // whether for the back channel, too
 	window  int               // the most reverse Calls outstanding
@@ -87,9 +91,26 @@ type conn struct {
 
 var errTooMany = errors.New("nfs4test: more connections than the server may have; the oldest is closed")
 
-// open adds a connection. window bounds its outstanding reverse Calls.
-func (s *Server) open(t transport, peer netip.Addr, window int) *conn {
-	c := &conn{s: s, t: t, peer: peer, window: window, bound: make(map[*session]bool), calls: make(map[uint32]*Recall)}
+// pastLines bounds what a Server remembers for Past.
+const pastLines = 200
+
+// tell remembers what became of c, for a failure. mu is held.
+func (s *Server) tell(c *conn, what string) {
+	if len(s.past) < pastLines {
+		s.past = append(s.past, fmt.Sprintf("%s %s %s, %d there", time.Now().Format("05.000"), c.name, what, len(s.conns)))
+	}
+}
+
+// Past returns a line for each connection that came and each that went, the first ones.
+func (s *Server) Past() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.Join(s.past, "\n")
+}
+
+// open adds a connection. name is for a failure, and window bounds its outstanding reverse Calls.
+func (s *Server) open(t transport, name string, peer netip.Addr, window int) *conn {
+	c := &conn{s: s, t: t, name: name, peer: peer, window: window, bound: make(map[*session]bool), calls: make(map[uint32]*Recall)}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -97,16 +118,18 @@ func (s *Server) open(t transport, peer netip.Addr, window int) *conn {
 	}
 	if len(s.conns) >= s.o.Connections {
 		s.Evicted.Add(1)
+		s.tell(s.conns[0], "is evicted")
 		s.conns[0].t.close(errTooMany)
 		s.conns = s.conns[1:]
 	}
 	s.conns = append(s.conns, c)
 	s.most = max(s.most, len(s.conns))
+	s.tell(c, "came")
 	return c
 }
 
-// ended forgets a connection, whose sessions may now have no back channel.
-func (c *conn) ended() {
+// ended forgets a connection that ended with err, whose sessions may now have no back channel.
+func (c *conn) ended(err error) {
 	s := c.s
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -115,6 +138,7 @@ func (c *conn) ended() {
 	}
 	c.over = true
 	s.conns = slices.DeleteFunc(s.conns, func(x *conn) bool { return x == c })
+	s.tell(c, fmt.Sprintf("went: %v", err))
 	for x, back := range c.bound {
 		x.conns = slices.DeleteFunc(x.conns, func(y *conn) bool { return y == c })
 		if back {

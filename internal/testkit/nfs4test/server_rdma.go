@@ -76,12 +76,12 @@ func (s *Server) ListenRDMA(o RDMAOptions) (string, error) {
 func (x *rdmaServer) Opened(rc *rdmaside.ResponderConn) {
 	t := &rdmaConn{ResponderConn: rc, mem: x.mem}
 	// A Responder does not know its peer's address. Its connections count as those of one host.
-	t.c = x.s.open(t, netip.Addr{}, rdmaWindow)
+	t.c = x.s.open(t, "a peer over RDMA", netip.Addr{}, rdmaWindow)
 	rc.Data = t
 }
 
 // Ended is part of rdmaside.ConnHandler.
-func (x *rdmaServer) Ended(rc *rdmaside.ResponderConn, _ error) { rc.Data.(*rdmaConn).c.ended() }
+func (x *rdmaServer) Ended(rc *rdmaside.ResponderConn, err error) { rc.Data.(*rdmaConn).c.ended(err) }
 
 // Call is part of rdmaside.CallHandler.
 func (x *rdmaServer) Call(e *rdmaside.Exchange) {

@@ -2,6 +2,7 @@ package nfs4test
 
 import (
 	"bufio"
+	"errors"
 	"net"
 	"sync"
 
@@ -12,6 +13,8 @@ import (
 // tcpWindow bounds the callbacks outstanding on a TCP connection. nfsd has no bound but its number
 // of clients.
 const tcpWindow = 1 << 16
+
+var errNoRPC = errors.New("nfs4test: the message is neither a Call nor a Reply")
 
 // A tcpConn carries the messages of a TCP connection.
 type tcpConn struct {
@@ -44,8 +47,7 @@ func (s *Server) ListenTCP(addr string) (string, error) {
 				return
 			}
 			t := &tcpConn{TCPConn: nc.(*net.TCPConn)}
-			peer := nc.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
-			c := s.open(t, peer, tcpWindow)
+			c := s.open(t, nc.RemoteAddr().String(), nc.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap(), tcpWindow)
 			wg.Go(func() { s.serveTCP(c, t) })
 		}
 	})
@@ -72,23 +74,25 @@ func (s *Server) closeConns(which func(*conn) bool) {
 
 // serveTCP answers the Calls of a connection until it ends.
 func (s *Server) serveTCP(c *conn, t *tcpConn) {
-	defer c.ended()
+	var err error
+	defer func() { c.ended(err) }()
 	defer t.Close()
 	in := bufio.NewReaderSize(t.TCPConn, 64<<10)
 	for {
-		m, err := testkit.ReadRecord(in)
-		if err != nil {
+		var m []byte
+		if m, err = testkit.ReadRecord(in); err != nil {
 			return
 		}
 		xid, kind, ok := oncrpc.MessageType(m)
 		switch {
 		case !ok:
+			err = errNoRPC
 			return
 		case kind == oncrpc.TypeReply:
 			c.reverseReply(xid, m)
 		default:
-			a, err := c.call(m)
-			if err != nil {
+			var a answer
+			if a, err = c.call(m); err != nil {
 				return
 			}
 			a.send(s, t.send)
