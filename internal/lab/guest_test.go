@@ -191,6 +191,18 @@ func (g *guest) begin(t *testing.T, script string) *guestJob {
 	return j
 }
 
+// state is what the kernel of the guest has logged last, and how much room there is, for a job that has failed.
+func (g *guest) state(t *testing.T) []byte {
+	t.Helper()
+	j := g.begin(t, "dmesg | tail -30; free -m; df -m / /tmp /export /host")
+	testkit.Settles(patience, func() bool {
+		_, err := os.Stat(j.name + ".rc")
+		return err == nil || !g.qemu.alive()
+	})
+	out, _ := os.ReadFile(j.name + ".out")
+	return out
+}
+
 // said reports whether the script has written text.
 func (j *guestJob) said(text string) bool {
 	out, _ := os.ReadFile(j.name + ".out")
@@ -221,7 +233,7 @@ func (j *guestJob) wait(t *testing.T, timeout time.Duration) string {
 		t.Fatal(err)
 	}
 	if s := strings.TrimSpace(string(rc)); s != "0" {
-		t.Fatalf("%q: status %s after %v\n%s", script, s, time.Since(begun).Round(time.Second), failures(out, 40))
+		t.Fatalf("%q: status %s after %v\n%s\nthe guest's kernel and files:\n%s", script, s, time.Since(begun).Round(time.Second), failures(out, 40), g.state(t))
 	}
 	return string(out)
 }
