@@ -10,13 +10,25 @@ trap 'trap - INT; kill 0' INT # the steps in the background, too
 # cmd/rdmabridge (deploy/bench/profile.sh): with it, all packages would be compiled twice.
 export GOFLAGS="${GOFLAGS:-} -trimpath -pgo=off"
 
+# cpu sets cpu to the seconds of processor time that the commands of this shell have had.
+cpu() {
+    local user system
+    times > "$out/times.$BASHPID"
+    { read -r _ && read -r user system; } < "$out/times.$BASHPID"
+    user=${user%.*} system=${system%.*}
+    cpu=$((${user%m*} * 60 + ${user#*m} + ${system%m*} * 60 + ${system#*m}))
+}
+
 # step NAME COMMAND...: runs a command. A silent one shows every 30 seconds that it is running.
 step() {
-    local name=$1 begun=$SECONDS rc=0
+    local name=$1 begun=$SECONDS rc=0 cpu before
     shift
+    cpu
+    before=$cpu
     "$@" 2>&1 | tee -a "$out/$name.log" | named "$name" || rc=$?
+    cpu
     if [ $rc = 0 ]; then
-        echo "done: $* ($((SECONDS - begun))s)" | named "$name"
+        echo "done: $* ($((SECONDS - begun))s, $((cpu - before))s of CPU)" | named "$name"
     else
         echo "FAIL  $*" | named "$name"
         { echo "FAIL  $name: $*"; tail -n 15 "$out/$name.log" | sed 's/^/    /'; } >> "$out/failures"
@@ -43,11 +55,15 @@ named() {
 # which tests were skipped and why, what failed, and the tests that took longer than SLOW, and adds their numbers to the tally.
 # It succeeds even when a test fails: the last line of this script looks at the tally.
 tests() {
-    local name=$1 slow=$2 json=$out/$1.json log=$out/$1.log rc=0 failed
+    local name=$1 slow=$2 json=$out/$1.json log=$out/$1.log rc=0 failed cpu before
     shift 2
+    cpu
+    before=$cpu
     "$out/gotestsum" --format pkgname --format-icons text --no-color --hide-summary all --jsonfile "$json" -- "$@" 2>&1 | named "$name" || rc=$?
     "$out/gotestsum" --raw-command --format standard-verbose --no-color -- cat "$json" > "$log" 2>&1 || true
     sed -n '/^=== \(Skipped\|Failed\|Errors\)$/,/^DONE /{/^DONE /!p}' "$log" | shortened | tee "$out/$name.summary" | named "$name"
+    cpu
+    echo "$((cpu - before))s of CPU" | named "$name"
     "$out/gotestsum" tool slowest --threshold "$slow" --jsonfile "$json" | sed 's|^github.com/rdmabridge/rdmabridge/|slow  |' | named "$name"
     failed=$(sed -n "s/^DONE .* \([0-9]*\) failures\{0,1\}.*/\1/p" "$log" | tail -n 1) # packages count that fail without a failed test
     echo "$(count pass "$json") ${failed:-0} $(count skip "$json")" >> "$out/tally"
