@@ -261,7 +261,6 @@ func TestSimulation(t *testing.T) {
 
 // TestHealthyBesideStuck: hosts with one Call each are answered in 99 of 100 half-seconds beside hosts whose Calls hang.
 func TestHealthyBesideStuck(t *testing.T) {
-	const run = 20 * time.Second
 	for _, tt := range []simKind{
 		{name: "256 Calls hang after 3,000 answers", hosts: 1, depth: 256, takes: simStep, hangs: 1, well: 3000},
 		{name: "256 Calls hang before any answer", hosts: 1, depth: 256, hangs: 1},
@@ -306,6 +305,10 @@ func TestHealthyBesideStuck(t *testing.T) {
 				}
 				s := newSimulation(t, po, o.grant, tt, healthy)
 				s.answers = po.SlowStart
+				run := 20 * time.Second
+				if testing.Short() {
+					run = min(run, healthy.begin+8*time.Second)
+				}
 				s.run(run)
 				from := healthy.begin
 				if tt.hosts > o.slow && o.slow > 0 {
