@@ -76,13 +76,22 @@ tests() {
 # count ACTION FILE: how many tests ended so.
 count() { grep -c "\"Action\":\"$1\".*\"Test\":" "$2"; }
 
-# shortened cuts what each failed test printed to its messages, the first lines of each, and what follows a sign of a crash. A bridge's
-# log may have thousands of long lines.
+# shortened cuts what each failed test printed to its messages, the first and the last lines of each, and what follows a sign of
+# a crash. A bridge's log may have thousands of long lines, and what a script in the guest did not like is its last one.
 shortened() {
-    awk '/^=== |^DONE / {lines = messages = 0}
-        /^ +[a-z0-9_]+\.go:[0-9]+: / && messages++ < 20 {lines = 0}
-        /^panic: |^fatal error: |WARNING: DATA RACE/ {lines = -60}
-        lines++ < 20 {print substr($0, 1, 400)}'
+    awk '
+        function message(i) {
+            for (i = 1; i <= n; i++)
+                if (i <= 8 || i > n - 20) print substr(line[i], 1, 400)
+                else if (i == 9) print "        ..."
+            n = 0
+        }
+        /^=== |^DONE / { message(); crash = messages = 0 }
+        /^ +[a-z0-9_]+\.go:[0-9]+: / && messages++ < 20 { message(); crash = 0 }
+        /^panic: |^fatal error: |WARNING: DATA RACE/ { message(); crash = 80 }
+        crash > 0 { crash--; print substr($0, 1, 400); next }
+        { line[++n] = $0 }
+        END { message() }'
 }
 
 # verdict is the last step: it shows all failures once more, and counts the tests in the last line.

@@ -48,11 +48,7 @@ func TestLabSmoke(t *testing.T) {
 // chunks.
 func testSmoke(t *testing.T, g *guest, name string, far farEnd, sum func(*testing.T, string) float64, chunks []string) {
 	for _, v := range []string{"3", "4.2"} {
-		t.Run(name+"/"+v, func(t *testing.T) {
-			if out := g.job(t, 2*time.Minute, far.script(fewFiles, v)); !strings.HasSuffix(out, "PASS\n") {
-				t.Errorf("the end of the output is missing:\n%s", tail([]byte(out), 10))
-			}
-		})
+		t.Run(name+"/"+v, func(t *testing.T) { g.job(t, 2*time.Minute, far.script(fewFiles, v)) })
 	}
 	wantCounted(t, sum, chunks...)
 }
