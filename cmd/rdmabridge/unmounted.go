@@ -20,7 +20,8 @@ type mountWatch struct {
 	last  time.Duration // how long to wait for another mount after the last
 }
 
-// mountLook is how often a bridge looks whether it is needed.
+// mountLook is how often a bridge looks whether it is needed. A mount that is gone sooner may not be seen, and then the bridge
+// waits for a first one.
 const mountLook = time.Second
 
 // needed reports whether the bridge is needed. The table is /proc/self/mountinfo.

@@ -36,6 +36,7 @@ pid=$(bridges)
 equal "bridges" "$(echo "$pid" | wc -w)" 1
 random 1000001 > /tmp/data
 cp /tmp/data /mnt/mount3 && cp /tmp/data /mnt4/mount42 || die "cp"
+sleep 1.5 # the bridge looks once a second, and would wait two minutes for a first mount that it has not seen
 umount /mnt && rdmabridge umount /mnt4 || die "umount"
 until_is "the bridge after the last umount" 1 20 ended $pid
 same "written with NFSv3" /tmp/data /export/mount3
