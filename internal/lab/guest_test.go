@@ -233,7 +233,9 @@ func (j *guestJob) wait(t *testing.T, timeout time.Duration) string {
 		t.Fatal(err)
 	}
 	if s := strings.TrimSpace(string(rc)); s != "0" {
-		t.Fatalf("%q: status %s after %v\n%s\nthe guest's kernel and files:\n%s", script, s, time.Since(begun).Round(time.Second), failures(out, 40), g.state(t))
+		// The reason is most often the last line of the script, and CI shows the end of a long message.
+		t.Fatalf("%q: status %s after %v; the guest's kernel and room:\n%s\nthe script's output:\n%s",
+			script, s, time.Since(begun).Round(time.Second), g.state(t), failures(out, 40))
 	}
 	return string(out)
 }
