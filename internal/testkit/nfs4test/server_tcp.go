@@ -47,7 +47,8 @@ func (s *Server) ListenTCP(addr string) (string, error) {
 				return
 			}
 			t := &tcpConn{TCPConn: nc.(*net.TCPConn)}
-			c := s.open(t, nc.RemoteAddr().String(), nc.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap(), tcpWindow)
+			peer := nc.RemoteAddr().(*net.TCPAddr).AddrPort()
+			c := s.open(t, peer.String(), peer.Addr().Unmap(), tcpWindow)
 			wg.Go(func() { s.serveTCP(c, t) })
 		}
 	})
