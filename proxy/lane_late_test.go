@@ -231,7 +231,8 @@ func lateBench(t *testing.T, rdma bool) (*laneBench, *bystander, *settings.Upstr
 	t.Helper()
 	var uo settings.UpstreamOptions
 	x := newLaneBench(t, rdma, proxytest.Behaviour{Intercept: hangsOn}, func(_ *settings.ListenerOptions, u *settings.UpstreamOptions) {
-		u.CallTimeout, u.ProbeInterval = 300*time.Millisecond, 50*time.Millisecond
+		// A machine that stands still for so long has a server that seems to have stalled: the connection ends.
+		u.CallTimeout, u.ProbeInterval = time.Second, 50*time.Millisecond
 		uo = *u
 	})
 	b := &bystander{x: x, c: x.from(2)}
