@@ -178,7 +178,7 @@ func TestLaneLateCallAgain(t *testing.T) {
 	for _, signed := range []bool{false, true} {
 		t.Run(fmt.Sprint("signed ", signed), func(t *testing.T) {
 			change := func(_ *settings.ListenerOptions, u *settings.UpstreamOptions) {
-				u.CallTimeout, u.ProbeInterval = 500*time.Millisecond, 50*time.Millisecond
+				u.CallTimeout, u.ProbeInterval = time.Second, 50*time.Millisecond
 			}
 			eachBack(t, func(t *testing.T, rdma bool) {
 				var dropped atomic.Bool
