@@ -72,7 +72,7 @@ func TestDrainOfBusyRDMAClient(t *testing.T) {
 		a := &again{r: r, failed: make(chan struct{})}
 		clients[i] = a
 		c := rdmaCall(t, h, acct, proxytest.EchoCall(uint32(i+1), 40+4*i, 40, 0), a)
-		h.Eventually("there is a credit", func() bool { return r.Free() > 0 })
+		h.Eventually("there is a credit", func() (free bool) { loop.Do(func() { free = r.Free() > 0 }); return free })
 		loop.Do(func() {
 			if err := r.Send(c); err != nil {
 				t.Error(err)
