@@ -91,7 +91,7 @@ func laneChain(t *testing.T, between func() (settings.ListenerOptions, settings.
 	if n := s.Created.Load(); n != clients {
 		t.Errorf("%d sessions, want one for each of %d clients", n, clients)
 	}
-	if _, most := s.Connections(); most > 2*lanes+2 {
-		t.Errorf("the server had up to %d connections", most)
+	if _, n := s.Connections(); n > most(lanes)+2 {
+		t.Errorf("the server had up to %d connections", n)
 	}
 }
