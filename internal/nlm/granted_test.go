@@ -11,6 +11,7 @@ import (
 	"github.com/rdmabridge/rdmabridge/internal/rpc/oncrpc"
 	"github.com/rdmabridge/rdmabridge/internal/rpc/xdr"
 	"github.com/rdmabridge/rdmabridge/internal/testkit"
+	"github.com/rdmabridge/rdmabridge/metrics"
 )
 
 // A server of these tests lets every LOCK wait, and keeps the last one.
@@ -244,7 +245,7 @@ func TestClientRestarts(t *testing.T) {
 		done <- fmt.Sprint(c.Procedure, " ", r.svid, " ", r.start, " ", r.length)
 		return statOf(granted)
 	})
-	s := n.bridge(server, Options{})
+	s := n.bridge(server, Options{Metrics: metrics.New()})
 	a, b := n.peer(nil), n.peer(nil)
 	for _, p := range []*peer{a, b} {
 		p.do(s, "tcp", 4, procLock, p.lock(1, 5, 10))
@@ -280,14 +281,14 @@ func TestClientRestarts(t *testing.T) {
 	r.state = 0 // a client that does not say it
 	a.do(s, "tcp", 4, procLock, r)
 	notify(a, 5)
-	time.Sleep(20 * time.Millisecond)
-	if x := s.Snapshot(); x.Held != 3 || len(done) != 0 {
-		t.Errorf("the state that is known frees locks: %+v", x)
+	known := s.series.notices[noticeRepeated].Value()
+	if x := s.Snapshot(); x.Held != 3 || known != 1 {
+		t.Errorf("the state that is known frees locks: %+v, %d known notices", x, known)
 	}
 	r.state = 7
 	a.do(s, "tcp", 4, procLock, r)
 	notify(a, 7) // late: the client has locked since
-	time.Sleep(20 * time.Millisecond)
+	followed(t, s, a.addr, 7)
 	if x := s.Snapshot(); x.Held != 3 || len(done) != 0 {
 		t.Errorf("a late notice frees new locks: %+v", x)
 	}
@@ -297,11 +298,21 @@ func TestClientRestarts(t *testing.T) {
 	}
 }
 
+// followed waits until s has done all that follows from the restart of a host, whose monitor has this state now.
+func followed(t *testing.T, s *Server, host netip.Addr, state uint32) {
+	t.Helper()
+	testkit.Eventually(t, "what follows from the restart is done", func() bool {
+		s.table.mu.Lock()
+		defer s.table.mu.Unlock()
+		return s.table.states[host] == monitor{state, false}
+	})
+}
+
 // TestServerRestarts: each client that has locks is told once, by both names and with the server's state.
 func TestServerRestarts(t *testing.T) {
 	n := newNetwork(t)
 	server := n.peer(func(*oncrpc.Call, bool) []byte { return statOf(granted) })
-	s := n.bridge(server, Options{})
+	s := n.bridge(server, Options{Metrics: metrics.New()})
 	told := make(chan string, 8)
 	deaf := 1
 	client := n.peer(func(c *oncrpc.Call, udp bool) []byte {
@@ -324,9 +335,9 @@ func TestServerRestarts(t *testing.T) {
 			t.Errorf("told %q, want %q", got, want)
 		}
 	}
-	time.Sleep(20 * time.Millisecond)
-	if len(told) != 0 {
-		t.Errorf("told again: %q", <-told)
+	followed(t, s, server.addr, 9)
+	if known := s.series.notices[noticeRepeated].Value(); len(told) != 0 || known != 1 {
+		t.Errorf("told again %d times; %d notices of the state that is known", len(told), known)
 	}
 	if x := s.Snapshot(); x.Held != 1 {
 		t.Errorf("the client will reclaim its lock: %+v", x)
