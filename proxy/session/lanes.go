@@ -102,9 +102,7 @@ func (ls *Lanes) Update(s *Settings, renew bool) {
 	}
 	ls.mu.Lock()
 	all := slices.Clone(ls.all)
-	for m := range ls.pinned.all.All() {
-		all = append(all, m.Value)
-	}
+	all = slices.AppendSeq(all, ls.pinned.all())
 	ls.mu.Unlock()
 	for _, l := range all {
 		l.pool.Update(l.poolOptions(s), renew && l.opts.only == nil)
@@ -157,8 +155,8 @@ func (ls *Lanes) Waiting() (n int) {
 func (ls *Lanes) Close() {
 	ls.mu.Lock()
 	ls.closed = true
-	for m := range ls.pinned.all.All() {
-		m.Value.unpin()
+	for l := range ls.pinned.all() {
+		l.unpin()
 	}
 	ls.mu.Unlock()
 	for _, p := range ls.sharedPools() {

@@ -2,6 +2,7 @@ package session
 
 import (
 	"errors"
+	"iter"
 
 	"github.com/rs/zerolog"
 
@@ -55,16 +56,35 @@ var (
 func (ls *Lanes) Pinned() int {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	return ls.pinned.all.Len()
+	return ls.pinned.len()
+}
+
+// len is how many pinned lanes there are. Lanes.mu is held.
+func (ps *pinnedLanes) len() int { return ps.staying.Len() + len(ps.evicted) }
+
+// all iterates over the pinned lanes, in no order. Lanes.mu is held.
+func (ps *pinnedLanes) all() iter.Seq[*Lane] {
+	return func(yield func(*Lane) bool) {
+		for m := range ps.staying.All() {
+			if !yield(m.Value) {
+				return
+			}
+		}
+		for l := range ps.evicted {
+			if !yield(l) {
+				return
+			}
+		}
+	}
 }
 
 // pinnedPools are the pools of the pinned lanes.
 func (ls *Lanes) pinnedPools() []*pool.Pool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
-	all := make([]*pool.Pool, 0, ls.pinned.all.Len())
-	for m := range ls.pinned.all.All() {
-		all = append(all, m.Value.pool)
+	all := make([]*pool.Pool, 0, ls.pinned.len())
+	for l := range ls.pinned.all() {
+		all = append(all, l.pool)
 	}
 	return all
 }
@@ -96,7 +116,7 @@ func (ls *Lanes) Pin(r *Client, o PinOptions) error {
 	switch {
 	case ls.closed:
 		return errClosing
-	case int64(ps.all.Len()) >= ps.most.Load() && !(o.MakesRoom && ls.makeRoom(r, o.Weight)):
+	case int64(ps.len()) >= ps.most.Load() && !(o.MakesRoom && ls.makeRoom(r, o.Weight)):
 		return errPinned
 	}
 	lo := laneOptions{
@@ -137,7 +157,7 @@ func (ps *pinnedLanes) add(l *Lane, h *pinnedHost, w int) {
 	}
 	h.quota.SetWeight(w)
 	l.place.Value = l
-	ps.all.Add(&l.place, l.opts.only.o.Addr, w)
+	ps.staying.Add(&l.place, l.opts.only.o.Addr, w)
 }
 
 // remove undoes add. Lanes.mu is held.
@@ -146,10 +166,8 @@ func (ps *pinnedLanes) remove(l *Lane) {
 	if h.n--; h.n == 0 {
 		delete(ps.hosts, l.opts.only.host)
 	}
-	ps.all.Remove(&l.place)
-	if l.evicted {
-		ps.evictions--
-	}
+	ps.staying.Remove(&l.place)
+	delete(ps.evicted, l)
 }
 
 // Reweigh makes w the weight of the host of r, if r is pinned.
@@ -164,7 +182,7 @@ func (r *Client) Reweigh(w int) {
 	if h := ls.pinned.hosts[r.host]; h != nil {
 		h.quota.SetWeight(w)
 	}
-	ls.pinned.all.Reweigh(&l.place, w)
+	ls.pinned.staying.Reweigh(&l.place, w)
 }
 
 // unpin ends l, a pinned lane, unless it is ending. Lanes.mu is held.
@@ -184,28 +202,29 @@ func (l *Lane) unpin() {
 
 // makeRoom closes the connection of another client, so that r, whose weight is w and which needs a pinned lane, can
 // have its place. The client is one of the host that has the most of them, divided by its weight. If that is no more
-// than the host of r would have with another one, makeRoom returns false. Lanes.mu is held.
+// than the host of r would have with another one, makeRoom returns false. Those that are being closed already count for
+// no host. Lanes.mu is held.
 func (ls *Lanes) makeRoom(r *Client, w int) bool {
 	ps := &ls.pinned
-	host, ok := ps.all.Yields(r.o.Addr, w)
-	if !ok || ps.evictions >= maxEvictions {
+	host, ok := ps.staying.Yields(r.o.Addr, w)
+	if !ok || len(ps.evicted) >= maxEvictions {
 		return false
 	}
 	var victim *Lane // the newest that is idle, or the newest if none is
-	for m := range ps.all.Newest(host) {
-		l := m.Value
-		if l.evicted || victim != nil && l.pool.Busy() {
-			continue
+	for m := range ps.staying.Newest(host) {
+		idle := !m.Value.pool.Busy()
+		if idle || victim == nil {
+			victim = m.Value
 		}
-		if victim = l; !l.pool.Busy() {
+		if idle {
 			break
 		}
 	}
-	if victim == nil {
-		return false
+	ps.staying.Remove(&victim.place)
+	if ps.evicted == nil {
+		ps.evicted = make(map[*Lane]struct{})
 	}
-	victim.evicted = true
-	ps.evictions++
+	ps.evicted[victim] = struct{}{}
 	ps.makesRoom.Inc()
 	ps.crowded.Line(ls.o.Log, zerolog.WarnLevel, "client_closed").Str("reason", "evicted_pin").
 		Stringer("address", host).Stringer("newcomer", r.o.Addr).

@@ -53,10 +53,10 @@ type pinnedLanes struct {
 	crowded   loglimit.Seldom
 
 	// Guarded by Lanes.mu.
-	all       crowd.Crowd[*Lane]
-	hosts     map[crowd.Host]*pinnedHost
-	evictions int // pinned lanes whose clients are being closed for others
-	next      int // the number of the endpoint that the next one dials first
+	staying crowd.Crowd[*Lane]
+	evicted map[*Lane]struct{} // those whose clients are being closed for others
+	hosts   map[crowd.Host]*pinnedHost
+	next    int // the number of the endpoint that the next one dials first
 }
 
 // A pinnedHost is a host that has pinned lanes.
@@ -81,8 +81,7 @@ type Lane struct {
 	leaving bool  // a reload has taken the lane away, or its only client has gone
 	lateAt  int64 // when another connection replaced one because of late Calls; 0 for never
 
-	place   crowd.Member[*Lane] // in pinnedLanes.all
-	evicted bool                // an eviction closes the only client
+	place crowd.Member[*Lane] // in pinnedLanes.staying
 }
 
 // laneOptions say what tells lanes apart. They are constant.
