@@ -74,10 +74,8 @@ func TestUpstreamFault(t *testing.T) {
 		{"TCP at HTTP", false, func(t *testing.T, _ *proxytest.Harness) string {
 			return testkit.Serve(t, "tcp", "127.0.0.1:0", func(c net.Conn) { _, _ = c.Write([]byte("HTTP/1.1 400 Bad Request\r\n\r\n")); c.Close() })
 		}, status.CodeProtocol, "the peer speaks HTTP", nil},
-		{"TCP at HTTP that waits for more", false, func(t *testing.T, _ *proxytest.Harness) string {
-			s := httptest.NewServer(http.NotFoundHandler())
-			t.Cleanup(s.Close)
-			return s.Listener.Addr().String()
+		{"TCP at a server that waits for more", false, func(t *testing.T, _ *proxytest.Harness) string {
+			return testkit.Serve(t, "tcp", "127.0.0.1:0", func(net.Conn) {}) // as HTTP does, if the XID has no newline
 		}, status.CodeUpstreamDown, "has answered nothing yet", nil},
 		{"TLS at a server without", false, func(_ *testing.T, h *proxytest.Harness) string {
 			return h.TCPServer(proxytest.Behaviour{}).Addr()
