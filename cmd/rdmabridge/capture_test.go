@@ -38,7 +38,7 @@ import (
 func startCaptureCommand(t *testing.T, args ...string) (stop func() string) {
 	t.Helper()
 	sock := args[slices.Index(args, "--socket")+1]
-	testkit.Eventually(t, "the control socket is there", func() bool { _, err := os.Lstat(sock); return err == nil })
+	awaitControl(t, sock)
 	cmd, f := captureCommand()
 	said := new(testkit.Log)
 	cmd.SetErr(said)

@@ -37,6 +37,12 @@ func processAt(t *testing.T, path string) int {
 	return d.Process
 }
 
+// awaitControl waits until a bridge answers at the control socket path. It listens there after its clients can connect.
+func awaitControl(t *testing.T, path string) {
+	t.Helper()
+	testkit.Eventually(t, "the control socket answers", func() bool { return processAt(t, path) != 0 })
+}
+
 // TestControlHandover: the successor takes the control socket over, and the old process does not
 // remove it. A bridge beside it runs without one and says so.
 func TestControlHandover(t *testing.T) {
@@ -98,7 +104,7 @@ func startControlled(t *testing.T) (b *bridge, socket string, wait func() error)
 		signals <- syscall.SIGTERM
 		_ = wait()
 	})
-	testkit.Eventually(t, "the control socket answers", func() bool { return processAt(t, sock) == os.Getpid() })
+	awaitControl(t, sock)
 	return b, "--socket=" + sock, wait
 }
 

@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -41,7 +40,7 @@ control: {path: %q}
 `, startDemoNFS(t, demo.Options{}), admin, sock)
 	x := startReload(t, text)
 	must(t, x.b.waitReady(testkit.Patience))
-	testkit.Eventually(t, "the control socket is there", func() bool { _, err := os.Lstat(sock); return err == nil })
+	awaitControl(t, sock)
 	top := func(args ...string) string {
 		t.Helper()
 		code, out, errOut := run(append([]string{"top", "--once", "--interval", "100ms", "--socket", sock}, args...)...)
