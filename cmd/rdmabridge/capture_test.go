@@ -38,7 +38,7 @@ import (
 func startCaptureCommand(t *testing.T, args ...string) (stop func() string) {
 	t.Helper()
 	sock := args[slices.Index(args, "--socket")+1]
-	awaitControl(t, sock)
+	awaitControl(t, sock, os.Getpid())
 	cmd, f := captureCommand()
 	said := new(testkit.Log)
 	cmd.SetErr(said)

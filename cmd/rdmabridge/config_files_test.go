@@ -29,7 +29,7 @@ func TestConfigFiles(t *testing.T) {
 	sock := filepath.Join(dir, "run", "c.sock")
 	log := newLogFile(t)
 	p := startProcess(t, log, "serve", "--admin-address", "none", "-c", filepath.Join(dir, "rdmabridge.yaml"), "-c", conf)
-	testkit.Eventually(t, "the process answers", func() bool { return processAt(t, sock) == p.cmd.Process.Pid })
+	awaitControl(t, sock, p.cmd.Process.Pid)
 
 	code, out, errOut := run("config", "print", "--socket", sock)
 	for _, want := range []string{"level: debug # RDMABRIDGE_LOG_LEVEL", "address: none # --admin-address", "budget: 200MiB # " + conf + "/10-site.yaml:2", "timeout: 20s # " + conf + "/20-identity.yaml:2", "rdmabridge.yaml, " + conf + ".\n"} {

@@ -23,7 +23,7 @@ func TestConfigPrint(t *testing.T) {
 	text := fmt.Sprintf("%scontrol: {path: %s}\nmemory: {budget: 200MiB}\nlog: {level: warn}\nidentity: very-secret-text\n", minimalConfig, sock)
 	write(t, file, text)
 	p := startProcess(t, newLogFile(t), "serve", "-c", file)
-	testkit.Eventually(t, "the process answers", func() bool { return processAt(t, sock) == p.cmd.Process.Pid })
+	awaitControl(t, sock, p.cmd.Process.Pid)
 
 	code, out, errOut := run("config", "print", "--effective", "--socket", sock)
 	if code != cli.ExitDone || !strings.HasPrefix(out, fmt.Sprintf("# The configuration in force in process %d, of %s.\n", p.cmd.Process.Pid, file)) {

@@ -37,10 +37,11 @@ func processAt(t *testing.T, path string) int {
 	return d.Process
 }
 
-// awaitControl waits until a bridge answers at the control socket path. It listens there after its clients can connect.
-func awaitControl(t *testing.T, path string) {
+// awaitControl waits until the bridge of a process answers at the control socket path. It listens there after its clients can
+// connect.
+func awaitControl(t *testing.T, path string, process int) {
 	t.Helper()
-	testkit.Eventually(t, "the control socket answers", func() bool { return processAt(t, path) != 0 })
+	testkit.Eventually(t, "the control socket answers", func() bool { return processAt(t, path) == process })
 }
 
 // TestControlHandover: the successor takes the control socket over, and the old process does not
@@ -51,7 +52,7 @@ func TestControlHandover(t *testing.T) {
 	write(t, file, fmt.Sprintf("%scontrol: {path: %s}\nhandover: {path: %s/h.sock}\n", minimalConfig, sock, dir))
 	log := newLogFile(t)
 	one := startProcess(t, log, "serve", "-c", file)
-	testkit.Eventually(t, "the first process answers", func() bool { return processAt(t, sock) == one.cmd.Process.Pid })
+	awaitControl(t, sock, one.cmd.Process.Pid)
 
 	beside := filepath.Join(dir, "beside.yaml")
 	write(t, beside, fmt.Sprintf("%scontrol: {path: %s}\n", minimalConfig, sock))
@@ -104,7 +105,7 @@ func startControlled(t *testing.T) (b *bridge, socket string, wait func() error)
 		signals <- syscall.SIGTERM
 		_ = wait()
 	})
-	awaitControl(t, sock)
+	awaitControl(t, sock, os.Getpid())
 	return b, "--socket=" + sock, wait
 }
 
@@ -270,7 +271,7 @@ func TestActionIsLogged(t *testing.T) {
 	write(t, file, fmt.Sprintf("%scontrol: {path: %s}\n", minimalConfig, sock))
 	log := newLogFile(t)
 	p := startProcess(t, log, "serve", "-c", file)
-	testkit.Eventually(t, "the process answers", func() bool { return processAt(t, sock) == p.cmd.Process.Pid })
+	awaitControl(t, sock, p.cmd.Process.Pid)
 	if code, _, errOut := run("drain", "--wait", "--socket", sock); code != cli.ExitDone {
 		t.Errorf("drain: %d %s", code, errOut)
 	}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -40,7 +41,7 @@ control: {path: %q}
 `, startDemoNFS(t, demo.Options{}), admin, sock)
 	x := startReload(t, text)
 	must(t, x.b.waitReady(testkit.Patience))
-	awaitControl(t, sock)
+	awaitControl(t, sock, os.Getpid())
 	top := func(args ...string) string {
 		t.Helper()
 		code, out, errOut := run(append([]string{"top", "--once", "--interval", "100ms", "--socket", sock}, args...)...)

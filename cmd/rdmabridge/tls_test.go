@@ -182,7 +182,7 @@ log: {access: {mode: all, path: %s/access.log}}
 	if _, err := c.Call(userCall(1, 100003, 3)); err != nil {
 		t.Fatal(err)
 	}
-	awaitControl(t, dir+"/control.sock")
+	awaitControl(t, dir+"/control.sock", os.Getpid())
 	if code, out, errOut := run("clients", "--wide", "--socket", dir+"/control.sock"); code != cli.ExitDone || !strings.Contains(out, "user.example.com") {
 		t.Errorf("clients: exit code %d\n%s%s", code, out, errOut)
 	}

@@ -101,8 +101,7 @@ func (ls *Lanes) Update(s *Settings, renew bool) {
 		panic("BUG: proxy: " + err.Error())
 	}
 	ls.mu.Lock()
-	all := slices.Clone(ls.all)
-	all = slices.AppendSeq(all, ls.pinned.all())
+	all := slices.AppendSeq(slices.Clone(ls.all), ls.pinned.all())
 	ls.mu.Unlock()
 	for _, l := range all {
 		l.pool.Update(l.poolOptions(s), renew && l.opts.only == nil)
